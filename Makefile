@@ -1,0 +1,43 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: setup demo test test-slow fmt lint types docs check
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/tightrope demo
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m 'not slow'
+
+test-slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
+
+fmt: setup
+	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix src tests benchmarks docs
+
+lint: setup
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/pyright
+
+docs: setup
+	$(BIN)/python docs/build.py
+
+check: lint types test

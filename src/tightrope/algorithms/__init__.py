@@ -1,0 +1,1 @@
+"""How credit is assigned and what is minimised; one file an algorithm."""

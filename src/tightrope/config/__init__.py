@@ -1,0 +1,1 @@
+"""What a person writes: validated, frozen, explained. Never imports torch."""

@@ -1,0 +1,194 @@
+"""The sections shared by all stages. What belongs to one algorithm lives beside that algorithm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from tightrope.config.base import Section
+
+
+class LoraSection(Section):
+    rank: PositiveInt = 16
+    """Rank of every adapter; roles that start from each other share it."""
+    alpha: PositiveFloat = 32.0
+    """Adapter output is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0.0, le=0.0)
+    """Always 0: dropout makes the first ratio differ from 1."""
+
+
+class ModelSection(Section):
+    path: Path
+    """Folder of a Hugging Face checkpoint, or a Tightrope run (its ``export`` is used)."""
+    lora: LoraSection | None = None
+    """Train adapters on one frozen backbone. Absent: full fine-tuning with separate copies."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weights' type. ``auto``: float32 on a CPU, bfloat16 on a GPU that has it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs."""
+
+
+class DataSection(Section):
+    train: Path
+    """JSONL, CSV or parquet file."""
+    evaluation: Path | None = None
+    """Held-out file. Absent: ``held_out`` rows are split off by prompt."""
+    held_out: int = Field(default=64, ge=0)
+    """Rows split off by prompt for evaluation when no evaluation file is given."""
+    max_prompt_tokens: PositiveInt | None = None
+    """Longest prompt. Absent: the model's context minus the new tokens."""
+    overlong: Literal["error", "drop", "trim"] = "error"
+    """What happens to a row over the limit: stop with its row number, leave it out, or cut the prompt's beginning."""
+    limit: PositiveInt | None = None
+    """Use only the first rows."""
+
+
+class RolloutSection(Section):
+    prompts_per_step: PositiveInt = 64
+    """Prompts of one step."""
+    samples_per_prompt: PositiveInt = 1
+    """Responses to each prompt; a group for RLOO."""
+    max_new_tokens: PositiveInt = 64
+    """Responses longer than this are cut (finish reason ``length``)."""
+    temperature: PositiveFloat = 1.0
+    """Divides the logits in rollout, reference and update alike."""
+    top_k: int | None = None
+    """Refused in RL: the sampled distribution must be the scored one."""
+    top_p: float | None = None
+    """Refused in RL: the sampled distribution must be the scored one."""
+    fixed_prompts: bool = False
+    """The same prompts every step, to measure progress."""
+
+
+class MissingEosSection(Section):
+    mode: Literal["subtract", "replace", "off"] = "subtract"
+    """``subtract`` value from the reward of a cut response, ``replace`` its reward by -value, or do nothing."""
+    value: float = Field(default=1.0, ge=0.0)
+    """The penalty, in units of the normalised reward."""
+
+
+class RewardSection(Section):
+    model: Path | None = None
+    """Reward-model folder; scores text, so base and tokenizer may differ from the policy's."""
+    function: str | None = None
+    """``module:function`` or ``file.py:function``, called with the samples (original row and response text)."""
+    normalise: Literal["samples", "manifest", "off"] = "samples"
+    """Gain and bias to mean 0, std 1: from samples of the starting policy, from the reward model's manifest, or none."""
+    normalise_samples: PositiveInt = 256
+    """Responses drawn for ``normalise: samples``."""
+    missing_eos: MissingEosSection = MissingEosSection()
+    """What a cut response costs."""
+    length_cost: float = 0.0
+    """The reward loses this much per response token (reward - cost x length)."""
+
+
+class KLSection(Section):
+    beta: float = Field(default=0.05, ge=0.0)
+    """Starting KL coefficient."""
+    mode: Literal["adaptive", "fixed", "linear", "ziegler"] = "adaptive"
+    """Who moves beta: the log-space controller, nobody, a linear schedule to ``beta_end``, or Ziegler's controller."""
+    target: PositiveFloat | None = None
+    """Nats per response. Absent: max(4, 0.1 x mean response length of the starting policy)."""
+    gain: PositiveFloat = 0.1
+    """log beta moves by gain x (KL / target - 1) a step."""
+    max_step: PositiveFloat = 0.2
+    """Largest move of log beta a step."""
+    beta_min: PositiveFloat = 1e-4
+    """Lower bound of a moving beta."""
+    beta_max: PositiveFloat = 10.0
+    """Upper bound of a moving beta."""
+    beta_end: float | None = Field(default=None, ge=0.0)
+    """Last value of the linear schedule."""
+    horizon: PositiveInt = 10_000
+    """Ziegler's controller: episodes over which beta may double."""
+    allow_zero: bool = False
+    """Permit beta 0 with a learned reward model."""
+
+
+class OptimizerSection(Section):
+    learning_rate: PositiveFloat = 1e-5
+    """Peak learning rate of the policy (or of the only model)."""
+    critic_learning_rate: PositiveFloat | None = None
+    """Peak learning rate of the critic. Absent: 5 x the policy's."""
+    schedule: Literal["constant", "linear"] = "linear"
+    """``linear`` falls to 0 over the run."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear rise from 0."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's moment decays."""
+    eps: PositiveFloat = 1e-5
+    """Adam's epsilon (1e-5 as in lm-human-preferences)."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    """Decoupled weight decay."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Gradients over this norm are scaled down, for policy and critic separately."""
+
+
+class TrainingSection(Section):
+    steps: PositiveInt = 100
+    """Steps of the run."""
+    token_budget: PositiveInt | None = 8192
+    """Tokens of one forward and backward pass (micro-batch). Changes memory and speed, never the result."""
+
+
+class CheckpointSection(Section):
+    every: PositiveInt = 10
+    """Steps between checkpoints; the last step is always saved."""
+    keep: PositiveInt = 2
+    """Newest checkpoints that stay on disk."""
+
+
+class GuardianSection(Section):
+    kl_limit: PositiveFloat | None = None
+    """Nats per response at which the guardian acts. Absent: 4 x the KL target."""
+    raise_factor: float = Field(default=2.0, gt=1.0)
+    """Factor on beta at each alarm."""
+    patience: PositiveInt = 5
+    """Alarms in a row after which the run stops."""
+    max_nonfinite: PositiveInt = 3
+    """Consecutive steps with non-finite numbers after which the run stops."""
+
+
+class EvaluationSection(Section):
+    every: PositiveInt = 10
+    """Steps between probes: the same held-out prompts with the same random numbers."""
+    prompts: int = Field(default=32, ge=0)
+    """Held-out prompts of a probe; 0 turns it off."""
+    function: str | None = None
+    """Held-out judge (``module:function``): reported, never trained on."""
+
+
+class SamplesSection(Section):
+    every: PositiveInt = 1
+    """Steps between stored samples."""
+    count: int = Field(default=8, ge=0)
+    """Sequences stored each time."""
+    digest_every: int = Field(default=0, ge=0)
+    """Print a few samples in the log every so many steps; 0: never."""
+
+
+class RunConfig(Section):
+    """What every stage has."""
+
+    output: Path
+    """Run folder."""
+    seed: int = 0
+    """Keys every random number of the run."""
+    model: ModelSection
+    data: DataSection
+    optimizer: OptimizerSection = OptimizerSection()
+    training: TrainingSection = TrainingSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    guardian: GuardianSection = GuardianSection()
+
+
+class OnlineConfig(RunConfig):
+    """What every algorithm with rollouts has."""
+
+    rollout: RolloutSection = RolloutSection()
+    reward: RewardSection
+    kl: KLSection = KLSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    samples: SamplesSection = SamplesSection()

@@ -1,0 +1,1 @@
+"""Networks, roles and the one forward pass that knows positions and shifts."""
