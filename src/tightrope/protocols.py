@@ -63,6 +63,10 @@ class Algorithm(Protocol):
 
     def credit(self, rollout: Rollout, scores: Scores) -> Experience: ...
 
+    def counts(self, batch: Experience) -> Mapping[str, int]:
+        """The global count of each loss term, known before any forward pass."""
+        ...
+
     def loss(self, output: PolicyOutput, batch: Experience) -> Loss: ...
 
 

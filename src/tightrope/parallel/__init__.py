@@ -1,0 +1,1 @@
+"""Where the learner's sums are added up."""
