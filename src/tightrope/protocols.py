@@ -107,6 +107,14 @@ class CheckpointStore(Protocol):
         ...
 
 
+class Journal(Protocol):
+    """Every change of the run that was not plain training, one event each, replayed on resume."""
+
+    def append(self, step: int, kind: str, reason: str, source: str, value: float | None = None) -> None:
+        """``source`` is person, guardian, controller, schedule or run."""
+        ...
+
+
 class SampleSink(Protocol):
     """Receives what was generated at a step, with its scores, for people to read."""
 

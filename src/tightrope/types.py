@@ -214,6 +214,16 @@ class Rollout:
         """True where the policy ended its response itself, bool [sequences]."""
         return torch.tensor([reason == "stop" for reason in self.finish_reason], dtype=torch.bool)
 
+    def samples(self) -> list[Sample]:
+        """What a reward may see of each sequence."""
+        counts = self.rows.action_counts.tolist()
+        return [
+            Sample(self.prompts[prompt], response, reason, count)
+            for prompt, response, reason, count in zip(
+                self.prompt_index.tolist(), self.responses, self.finish_reason, counts, strict=True
+            )
+        ]
+
     def select(self, sequences: Sequence[int] | Tensor) -> Rollout:
         chosen = torch.as_tensor(sequences, dtype=torch.int64)
         return replace(

@@ -1,0 +1,1 @@
+"""One step, its loop, and everything that changes weights."""

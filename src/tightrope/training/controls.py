@@ -1,0 +1,80 @@
+"""The KL dial: beta, and who may move it.
+
+Precedence: person > guardian > controller > schedule. A raise by the guardian puts a floor under beta for a
+cooldown, so that the controller cannot undo it in the next step. Every move is made at a step boundary.
+"""
+
+from __future__ import annotations
+
+from tightrope.config.schema import KLSection
+from tightrope.maths.controllers import log_space_step, ziegler_step
+from tightrope.maths.schedules import linear
+from tightrope.protocols import State
+
+COOLDOWN_STEPS = 5
+DEFAULT_TARGET_FLOOR = 4.0  # nats per response
+DEFAULT_TARGET_PER_TOKEN = 0.1  # nats per response token
+
+
+def default_target(mean_response_length: float) -> float:
+    """max(4, 0.1 x length), nats per response.
+
+    >>> default_target(20.0), default_target(100.0)
+    (4.0, 10.0)
+    """
+    return max(DEFAULT_TARGET_FLOOR, DEFAULT_TARGET_PER_TOKEN * mean_response_length)
+
+
+class BetaDial:
+    def __init__(self, options: KLSection, total_steps: int) -> None:
+        self._options = options
+        self._total_steps = total_steps
+        self.beta = options.beta
+        self.target = options.target
+        self._boost = 1.0
+        self._floor = 0.0
+        self._floor_until = -1
+
+    def value(self) -> float:
+        return self.beta
+
+    def settle_target(self, mean_response_length: float) -> None:
+        """Fix the target of a run that named none, once, from the starting policy's responses."""
+        if self.target is None:
+            self.target = default_target(mean_response_length)
+
+    def after_step(self, step: int, kl_seq: float, n_sequences: int) -> None:
+        """The controller's or the schedule's move after ``step`` (0-based) with its measured KL, nats a response."""
+        options = self._options
+        if options.mode == "linear":
+            assert options.beta_end is not None
+            beta = self._boost * linear(step + 1, self._total_steps, options.beta, options.beta_end)
+        elif options.mode == "fixed" or self.target is None:
+            beta = self._boost * options.beta
+        elif options.mode == "ziegler":
+            beta = ziegler_step(self.beta, kl_seq, self.target, n_sequences, options.horizon)
+        else:
+            beta = log_space_step(
+                self.beta, kl_seq, self.target, options.gain, options.max_step, options.beta_min, options.beta_max
+            )
+        self.beta = max(beta, self._floor) if step < self._floor_until else beta
+
+    def multiply(self, factor: float, step: int) -> None:
+        """The guardian's move at the end of ``step``; holds against controller and schedule for the cooldown."""
+        self.beta *= factor
+        self._boost *= factor
+        if factor > 1.0:
+            self._floor, self._floor_until = self.beta, step + 1 + COOLDOWN_STEPS
+
+    def state_dict(self) -> State:
+        return {
+            "beta": self.beta,
+            "target": self.target,
+            "boost": self._boost,
+            "floor": self._floor,
+            "floor_until": self._floor_until,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.beta, self.target = state["beta"], state["target"]
+        self._boost, self._floor, self._floor_until = state["boost"], state["floor"], state["floor_until"]

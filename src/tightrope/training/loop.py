@@ -1,0 +1,81 @@
+"""Steps until the end, a signal, or the guardian's stop; checkpoints at step boundaries."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+from tightrope.records import StepRecord
+from tightrope.scoring.judge import NonFiniteReward
+from tightrope.training.run import OfflineRun, OnlineRun, RunCore
+
+Outcome = Literal["finished", "interrupted", "stopped"]
+RunT = TypeVar("RunT", OnlineRun, OfflineRun)
+
+
+class StopSignals:
+    """SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step boundary; a second SIGINT leaves at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, self._ask) for number in watched}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def train(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Outcome:
+    """Runs from where ``core.progress`` stands. A finished step is never lost: after a kill the run goes on from the
+    newest checkpoint and repeats what followed it, bit for bit."""
+    core = run.core
+    progress = core.progress
+    while progress.step < core.total_steps:
+        if progress.step % core.evaluate_every == 0:
+            evaluate(core)
+        try:
+            step(run)
+        except NonFiniteReward as error:
+            run.apply(*refused_step(core, error))
+        progress.step += 1
+        progress.policy_version += 1
+        leaving = signals.asked or progress.stop_reason is not None
+        last = progress.step == core.total_steps
+        if last or leaving or progress.checkpoint_asked or progress.step % core.checkpoint_every == 0:
+            core.save()
+        if leaving and not last:
+            return "interrupted" if progress.stop_reason is None else "stopped"
+    evaluate(core)
+    return "finished" if progress.stop_reason is None else "stopped"
+
+
+def evaluate(core: RunCore) -> None:
+    record = core.evaluate(core.progress.step)
+    if record is not None:
+        core.tracker.write(record)
+
+
+def refused_step(core: RunCore, error: NonFiniteReward) -> tuple[StepRecord, list, list]:
+    """A step whose rewards were not numbers: nothing was learned, it is recorded and the guardian counts it."""
+    record = StepRecord(
+        stage=core.stage,
+        step=core.progress.step,
+        attempt=core.progress.attempt,
+        metrics={"nonfinite": 1.0, "skipped_updates": 1.0},
+        notes={"nonfinite": str(error)},
+        seconds=core.clock.take(),
+    )
+    core.tracker.write(record)
+    return record, *map(list, core.guardian.review(record))
