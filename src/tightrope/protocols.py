@@ -118,7 +118,9 @@ class Journal(Protocol):
 class SampleSink(Protocol):
     """Receives what was generated at a step, with its scores, for people to read."""
 
-    def write(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None: ...
+    def keep(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None:
+        """``split`` is train or probe."""
+        ...
 
 
 class Workers(Protocol):

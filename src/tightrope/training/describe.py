@@ -18,10 +18,7 @@ def online_record(
 ) -> StepRecord:
     progress = run.core.progress
     metrics = (
-        rollout_metrics(rollout)
-        | score_metrics(rollout, scores)
-        | dict(experience.stats)
-        | update_metrics(report)
+        rollout_metrics(rollout) | score_metrics(rollout, scores) | dict(experience.stats) | update_metrics(report)
     )
     controls = {"beta": run.dial.beta, "learning_rate_factor": report.metrics["learning_rate_factor"]}
     if run.dial.target is not None:

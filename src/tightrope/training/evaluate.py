@@ -43,9 +43,13 @@ class Probe:
         if self.held_out is not None:
             verdicts = self.held_out.score(rollout.samples())
             metrics["held_out"] = float(sum(verdicts)) / len(verdicts)
-        self.samples.write(step, self.progress.attempt, rollout, scores, "probe")
+        self.samples.keep(step, self.progress.attempt, rollout, scores, "probe")
         return StepRecord(
-            f"{self.stage}/probe", step, self.progress.attempt, metrics, seconds={"probe": sum(self.clock.take().values())}
+            f"{self.stage}/probe",
+            step,
+            self.progress.attempt,
+            metrics,
+            seconds={"probe": sum(self.clock.take().values())},
         )
 
     def generate(self) -> Rollout:

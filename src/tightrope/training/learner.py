@@ -113,7 +113,9 @@ class GradientLearner(Generic[BatchT]):
                 norm = self._optimizers[name].clip_gradients()
                 totals.add({f"grad_norm_{name}": (norm, 1.0)})
                 if not math.isfinite(norm):
-                    trouble += [f"gradient of {parameter}" for parameter in self._optimizers[name].nonfinite_gradients()]
+                    trouble += [
+                        f"gradient of {parameter}" for parameter in self._optimizers[name].nonfinite_gradients()
+                    ]
         if trouble:
             done.skipped += 1
             done.nonfinite += [f"step {self.step}: {what}" for what in trouble[:3]]

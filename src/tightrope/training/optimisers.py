@@ -91,7 +91,9 @@ class NamedWeights:
         """Raises ValueError when names or shapes differ: nothing is loaded then."""
         for name, group in self._groups.items():
             missing = set(group) ^ set(state.get(name, {}))
-            wrong = [key for key, p in group.items() if key in state.get(name, {}) and state[name][key].shape != p.shape]
+            wrong = [
+                key for key, p in group.items() if key in state.get(name, {}) and state[name][key].shape != p.shape
+            ]
             if missing or wrong:
                 raise ValueError(f"checkpoint does not fit the {name}: {sorted(missing | set(wrong))[:3]}")
         for name, group in self._groups.items():

@@ -58,20 +58,36 @@ def require(checks: list[Check]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def online_checks(objective: PolicyObjective, algorithm: Algorithm, policy: Role, rollout: Rollout, scores: Scores,
-                  starts_at_reference: bool) -> list[Check]:
+def online_checks(
+    objective: PolicyObjective,
+    algorithm: Algorithm,
+    policy: Role,
+    rollout: Rollout,
+    scores: Scores,
+    starts_at_reference: bool,
+) -> list[Check]:
     bound = BOUNDS[policy.network.dtype]
     trainer = token_logprobs(policy, rollout.rows, rollout.temperature).logprobs
     experience = algorithm.credit(rollout, scores)
     ratio = (objective.forward(experience).logprobs - experience.old_logprobs).exp()
     checks = [
-        Check("sampler", largest(trainer - rollout.behaviour_logprobs), bound,
-              "the sampler and the trainer disagree about the same tokens: report this with `tightrope env`"),
+        Check(
+            "sampler",
+            largest(trainer - rollout.behaviour_logprobs),
+            bound,
+            "the sampler and the trainer disagree about the same tokens: report this with `tightrope env`",
+        ),
         Check("ratio", largest(ratio - 1.0), bound, "the policy changes between two passes: is dropout on?"),
     ]
     if starts_at_reference and scores.ref_logprobs is not None:
-        checks.append(Check("reference", largest(trainer - scores.ref_logprobs), bound,
-                            "the reference is not the starting policy: check model.path and the adapter folder"))
+        checks.append(
+            Check(
+                "reference",
+                largest(trainer - scores.ref_logprobs),
+                bound,
+                "the reference is not the starting policy: check model.path and the adapter folder",
+            )
+        )
     return checks
 
 
@@ -79,8 +95,12 @@ def online_checks(objective: PolicyObjective, algorithm: Algorithm, policy: Role
 def dpo_check(objective: Objective[Preferences], batch: Preferences, policy: Role) -> Check:
     """At the start policy and reference agree, so each pair's loss is ln 2 whatever beta and smoothing are."""
     total, count = objective.loss(batch).stats["loss"]
-    return Check("dpo", abs(total / count - math.log(2.0)), BOUNDS[policy.network.dtype],
-                 "policy and reference differ before the first step: is dropout on?")
+    return Check(
+        "dpo",
+        abs(total / count - math.log(2.0)),
+        BOUNDS[policy.network.dtype],
+        "policy and reference differ before the first step: is dropout on?",
+    )
 
 
 def checkpoint_check(core: RunCore) -> Check:

@@ -15,7 +15,7 @@ def train_step(run: OnlineRun) -> StepRecord:
     experience = run.algorithm.credit(rollout, scores)  # 3 token rewards, advantages, returns
     report = run.learner.update(experience)  # 4 clipped policy and value update
     record = online_record(run, rollout, scores, experience, report)
-    run.samples.write(record.step, record.attempt, rollout, scores, "train")
+    run.samples.keep(record.step, record.attempt, rollout, scores, "train")
     run.tracker.write(record)
     return run.apply(record, *run.guardian.review(record))  # raise beta, checkpoint, stop
 
