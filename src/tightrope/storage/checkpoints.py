@@ -93,7 +93,15 @@ class CheckpointStore:
 
         Raises TightropeError when there are checkpoints and none is valid: starting over would hide the loss.
         """
-        self._clear_leftovers()
+        try:
+            self._clear_leftovers()
+            return self._newest_valid()
+        except OSError as error:
+            raise TightropeError(
+                "the checkpoints cannot be read", where=str(error.filename or self.folder), found=error.strerror
+            ) from error
+
+    def _newest_valid(self) -> tuple[int, Mapping[str, State]] | None:
         for step, place in self._newest_first():
             found = verify(place)
             if isinstance(found, CheckpointManifest):
@@ -180,20 +188,18 @@ class CheckpointStore:
 
     def _prune(self, newest: Path) -> None:
         """Drop the oldest beyond ``keep``, after the new one was read back. A failure here costs space, no data."""
-        old = [place for _, place in self._newest_first() if place != newest][max(self._keep - 1, 0) :]
-        if not old:
-            return
-        found = verify(newest)
-        if isinstance(found, Invalid):
-            self._report(f"checkpoint {newest} does not read back ({found.detail}); older ones are kept")
-            return
-        for place in old:
-            try:
+        try:
+            old = [place for _, place in self._newest_first() if place != newest][max(self._keep - 1, 0) :]
+            found = verify(newest) if old else None
+            if isinstance(found, Invalid):
+                self._report(f"checkpoint {newest} does not read back ({found.detail}); older ones are kept")
+                return
+            for place in old:
                 trash = self.folder / f".trash-{place.name}"
                 place.rename(trash)
                 files.remove_tree(trash)
-            except OSError as error:
-                self._report(f"checkpoint {place} could not be removed: {error.strerror}")
+        except (OSError, TightropeError) as error:
+            self._report(f"older checkpoints could not be removed: {error}")
 
     def _missed(self, step: int, error: OSError) -> TightropeError:
         self.misses += 1
