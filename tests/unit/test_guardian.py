@@ -105,6 +105,14 @@ def test_a_short_calm_does_not_end_the_episode():
     assert kinds(StepGuardian(OPTIONS), [12.0, 12.0, 9.0, 9.0, 12.0])[-1] == ["stop"]
 
 
+def test_calm_steps_count_only_in_a_row():
+    assert kinds(StepGuardian(OPTIONS), [12.0, 9.0, 9.0, 12.0, 9.0, 12.0])[-1] == ["stop"]
+
+
+def test_improvement_is_measured_against_the_best_of_the_episode():
+    assert kinds(StepGuardian(OPTIONS), [30.0, 20.0, 25.0, 19.0])[1:] == [[], ["raise_beta"], ["raise_beta"]]
+
+
 def test_after_a_real_recovery_the_counters_start_again():
     seen = kinds(StepGuardian(OPTIONS), [12.0, 12.0, 9.0, 9.0, 9.0, 12.0, 12.0])
     assert seen[2:] == [[], [], [], ["checkpoint", "raise_beta"], ["raise_beta"]]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors import safe_open
 
 from tightrope.config.errors import TightropeError
 from tightrope.storage.checkpoint_state import StateEncoder, decode
-from tightrope.storage.checkpoints import CheckpointMissed, CheckpointStore
+from tightrope.storage.checkpoints import CheckpointMissed, CheckpointStore, Invalid
 from tightrope.storage.manifest_file import CheckpointManifest, FileFact, InvalidManifest, differing_facts
 
 
@@ -72,10 +73,17 @@ def test_a_shared_tensor_is_stored_once_and_comes_back_shared(store):
 
 def test_views_of_one_storage_that_differ_are_kept_apart(store):
     base = torch.arange(4.0)
-    store.save(0, {"x": {"whole": base, "head": base[:2], "square": base.reshape(2, 2)}})
+    square = base.reshape(2, 2)
+    store.save(0, {"x": {"whole": base, "head": base[:2], "square": square, "turned": square.T}})
     found = store.load_latest()[1]["x"]
     assert found["whole"].tolist() == [0, 1, 2, 3] and found["head"].tolist() == [0, 1]
-    assert found["square"].shape == (2, 2)
+    assert found["square"].tolist() == [[0, 1], [2, 3]] and found["turned"].tolist() == [[0, 2], [1, 3]]
+
+
+def test_keys_with_slashes_are_not_mixed_up(store):
+    store.save(0, {"x": {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}})
+    found = store.load_latest()[1]["x"]
+    assert found["a/b"].item() == 0 and found["a"]["b"].item() == 1
 
 
 def test_plain_values_come_back_with_their_types(store):
@@ -210,6 +218,7 @@ def test_saving_a_step_again_replaces_it(store):
     store.save(1, state_of(1))
     store.save(1, state_of(5))
     assert store.load_latest()[1]["progress"]["step"] == 5
+    assert store.manifest(1).parent is None
     assert names(store) == ["iter-000001"]
 
 
@@ -218,6 +227,29 @@ def test_a_kill_between_the_renames_of_a_replacement_loses_nothing(store):
     path.rename(store.folder / ".replaced-000001")
     assert store.load_latest()[0] == 1
     assert names(store) == ["iter-000001"]
+
+
+def test_a_replacement_that_fails_puts_the_old_one_back(store, monkeypatch):
+    store.save(1, state_of(1))
+    real = Path.rename
+
+    def refuse_the_new_one(source, target):
+        if source.name.startswith(".tmp"):
+            raise OSError(5, "Input/output error")
+        return real(source, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_the_new_one)
+    with pytest.raises(CheckpointMissed):
+        store.save(1, state_of(5))
+    assert names(store) == ["iter-000001"] and store.valid_steps() == [1]
+
+
+def test_nothing_is_dropped_when_the_new_one_does_not_read_back(store, reports, monkeypatch):
+    for step in (1, 2):
+        store.save(step, state_of(step))
+    monkeypatch.setattr("tightrope.storage.checkpoints.verify", lambda place: Invalid("sha256", "bad disk"))
+    store.save(3, state_of(3))
+    assert names(store) == ["iter-000001", "iter-000002", "iter-000003"] and "bad disk" in reports[0]
 
 
 def test_too_little_space_is_noticed_before_writing(store, monkeypatch):

@@ -38,7 +38,7 @@ def test_items_come_back_equal(tmp_path):
         LabelItem(
             "a", "p\u2028", ("x", ""), ({"role": "user", "content": "p"},), {"label": 3}, ("policy", "reference")
         ),
-        LabelItem("b", "q", ("x", "y")),
+        LabelItem("b", "", ()),
     ]
     write_items(tmp_path / "l.jsonl", items)
     assert read_items(tmp_path / "l.jsonl") == items
@@ -48,6 +48,11 @@ def test_an_id_used_twice_is_named(tmp_path):
     write_items(tmp_path / "l.jsonl", [LabelItem("a", "p", ("x", "y"))] * 2)
     with pytest.raises(TightropeError, match=r"l\.jsonl:2.*twice"):
         read_items(tmp_path / "l.jsonl")
+
+
+def test_an_export_that_cannot_be_written_is_one_clear_error(labels, tmp_path):
+    with pytest.raises(TightropeError, match=r"missing/out\.jsonl.*cannot be written"):
+        export_preferences(labels, tmp_path / "missing" / "out.jsonl")
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -201,7 +201,7 @@ def test_a_failed_append_leaves_no_half_line(journal, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full_after_ten_bytes)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(TightropeError, match="No space"):
         journal.append(2, "b", "", "run")
     monkeypatch.undo()
     journal.append(3, "c", "", "run")

@@ -1,8 +1,8 @@
 """PPO: what is an action worth, and how far may one update move (Schulman et al. 2017, Ziegler et al. 2019).
 
-    rewards     r_i = -beta * k1_i, plus the score on the last action of the response
-    advantages  GAE(gamma, lam), whitened over all actions of the rollout
-    loss        clipped surrogate + value_coef * clipped value loss, sums over actions
+rewards     r_i = -beta * k1_i, plus the score on the last action of the response
+advantages  GAE(gamma, lam), whitened over all actions of the rollout
+loss        clipped surrogate + value_coef * clipped value loss, sums over actions
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class PPO:
     def loss(self, output: PolicyOutput, batch: Experience) -> Loss:
         options, count = self._options, batch.rows.n_actions
         assert output.values is not None and batch.values is not None and batch.returns is not None
-        policy = ppo_clip(
-            output.logprobs, batch.old_logprobs, batch.advantages, options.clip_range, options.clip_range
-        )
+        policy = ppo_clip(output.logprobs, batch.old_logprobs, batch.advantages, options.clip_range, options.clip_range)
         value = clipped_value_loss(output.values, batch.values, batch.returns, options.value_clip)
         return Loss(
             terms={

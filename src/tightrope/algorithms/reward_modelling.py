@@ -1,7 +1,7 @@
 """Reward-model training: Bradley-Terry on pairs, one scalar an answer (Stiennon et al. 2020, eq. 1).
 
-    loss      -log sigmoid(r_chosen - r_rejected) + center_coef * (r_chosen + r_rejected)^2, sums over pairs
-    accuracy  1 where the chosen answer scores higher, 0.5 for a tie
+loss      -log sigmoid(r_chosen - r_rejected) + center_coef * (r_chosen + r_rejected)^2, sums over pairs
+accuracy  1 where the chosen answer scores higher, 0.5 for a tie
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RLOO: each response against the mean of its siblings (Ahmadian et al. 2024, eq. 6-8).
 
-    reward      R = score - beta * sum of k1 over the response
-    advantage   R minus the mean R of the other responses to the same prompt
-    loss        product of the response's ratios, clipped; sums over sequences
+reward      R = score - beta * sum of k1 over the response
+advantage   R minus the mean R of the other responses to the same prompt
+loss        product of the response's ratios, clipped; sums over sequences
 """
 
 from __future__ import annotations

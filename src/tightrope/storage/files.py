@@ -11,7 +11,10 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from tightrope.config.errors import TightropeError
 
 BLOCK_BYTES = 1 << 20
 
@@ -51,16 +54,24 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put new content at ``path`` at once: a reader sees the old file or the new one, never a part."""
+    """Put new content at ``path`` at once: a reader sees the old file or the new one, never a part.
+
+    Raises TightropeError where the folder does not take it.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.unlink(missing_ok=True)
     try:
+        beside.unlink(missing_ok=True)
         write_new_file(beside, [data])
         os.replace(beside, path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):  # the folder may be gone, which is the error already at hand
+            beside.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> TightropeError:
+    return TightropeError("this file cannot be written", where=str(path), found=error.strerror or str(error))
 
 
 def sha256_of(path: Path) -> tuple[str, int]:

@@ -102,6 +102,6 @@ def parse_event(entry: dict[str, Any], where: str) -> Event:
         event = Event(**{name: entry[name] for name in Event.__dataclass_fields__})
     except KeyError as error:
         raise TightropeError(f"event without {error.args[0]}", where=where) from error
-    if event.source not in SOURCES:
-        raise TightropeError("event of an unknown source", where=where, found=str(event.source))
+    if type(event.step) is not int or event.source not in SOURCES:
+        raise TightropeError("event of an unknown form", where=where, found=f"step {event.step} by {event.source}")
     return event

@@ -91,8 +91,9 @@ def preferences_path(labels: Path) -> Path:
 
 def write_items(path: Path, items: Sequence[LabelItem]) -> None:
     """Write a label file, whole or not at all."""
-    lines = [json.dumps({name: value for name, value in asdict(item).items() if value}) for item in items]
-    replace_file(path, "".join(line + "\n" for line in lines).encode())
+    always = ("id", "prompt", "responses")
+    entries = [{name: value for name, value in asdict(item).items() if value or name in always} for item in items]
+    replace_file(path, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
 
 
 def read_items(path: Path) -> list[LabelItem]:
@@ -120,20 +121,24 @@ def parse_item(line: bytes, where: str) -> LabelItem:
     except ValueError as error:
         raise TightropeError("not JSON", where=where, found=str(error)) from error
     fields = cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
-    responses: Any = fields.get("responses")
     if not isinstance(fields.get("prompt"), str) or type(fields.get("id")) not in (str, int):
         raise TightropeError(
             "not a label item", where=where, expected='{"id", "prompt": text, "responses": [text, ...]}'
         )
-    if not isinstance(responses, list) or not all(isinstance(text, str) for text in cast(list[Any], responses)):
-        raise TightropeError("`responses` is not a list of texts", where=where, found=type(responses).__name__)
+    texts: Any = fields.get("responses")
+    responses = cast(list[Any], texts if isinstance(texts, list) else [None])
+    if not all(isinstance(text, str) for text in responses):
+        raise TightropeError("`responses` is not a list of texts", where=where)
+    for name, kind in (("messages", list), ("row", dict), ("sources", list)):
+        if name in fields and not isinstance(fields[name], kind):
+            raise TightropeError(f"`{name}` is not a {kind.__name__}", where=where, found=type(fields[name]).__name__)
     return LabelItem(
         id=str(fields["id"]),
         prompt=fields["prompt"],
-        responses=tuple(cast(list[str], responses)),
-        messages=tuple(cast(list[dict[str, str]], fields.get("messages") or [])),
-        row=cast(dict[str, Any], fields.get("row") or {}),
-        sources=tuple(cast(list[str], fields.get("sources") or [])),
+        responses=tuple(responses),
+        messages=tuple(cast(list[dict[str, str]], fields.get("messages", []))),
+        row=cast(dict[str, Any], fields.get("row", {})),
+        sources=tuple(cast(list[str], fields.get("sources", []))),
     )
 
 
@@ -143,13 +148,14 @@ def read_votes(labels: Path) -> list[Vote]:
     """
     path = votes_path(labels)
     votes: dict[str, Vote] = {}
+    newest: dict[tuple[str, tuple[str, int, int]], str] = {}
     for number, entry in read_lines(path):
         if entry.get("event") == "undo":
             votes.pop(str(entry.get("vote")), None)
             continue
         vote = parse_vote(entry, f"{path}:{number}")
-        for earlier in [v for v in votes.values() if (v.key, v.annotator) == (vote.key, vote.annotator)]:
-            del votes[earlier.vote]
+        votes.pop(newest.get((vote.annotator, vote.key), ""), None)
+        newest[vote.annotator, vote.key] = vote.vote
         votes[vote.vote] = vote
     return list(votes.values())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tightrope.config.errors import TightropeError
-from tightrope.storage.files import sync_folder, write_all
+from tightrope.storage.files import cannot_write, sync_folder, write_all
 
 
 def encode_line(entry: dict[str, Any]) -> bytes:
@@ -53,26 +53,29 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._descriptor = -1
         is_new = not path.exists()
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        if is_new:
-            sync_folder(path.parent)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            if is_new:
+                sync_folder(path.parent)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             self._repair()
-        finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        except OSError as error:
+            self.close()
+            raise cannot_write(path, error) from error
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Write one line. Either all of it is on disk afterwards, or an OSError is raised and nothing is."""
+        """Write one line. Either all of it is on disk afterwards, or TightropeError is raised and nothing is."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         size = os.fstat(self._descriptor).st_size
         try:
             write_all(self._descriptor, encode_line(entry))
             os.fsync(self._descriptor)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._descriptor, size)
-            raise
+            raise cannot_write(self.path, error) from error
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 

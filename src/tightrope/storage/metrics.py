@@ -73,5 +73,5 @@ class MetricStore:
     def _parse(self, text: object) -> StepRecord:
         try:
             return StepRecord.from_json(str(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise TightropeError(str(error), where=str(self._database.path)) from error

@@ -5,7 +5,8 @@
     run.db         numbers and samples          export/       the finished model
     LOCK           held by the process that writes
 
-The lock belongs to the process (``flock``): the kernel drops it when the process ends, however it ends.
+The lock belongs to the open file (``flock``): the kernel drops it when the process ends, however it ends. A child
+forked without exec shares it and must not outlive the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tightrope.config.errors import TightropeError
-from tightrope.storage.files import replace_file, sync_folder, write_all
+from tightrope.storage.files import cannot_write, replace_file, sync_folder, write_all
 
 PACKAGES = ("tightrope", "torch", "transformers", "tokenizers", "safetensors", "peft", "numpy")
 MARKS = ("resolved.yaml", "run.db", "events.jsonl")
@@ -102,7 +103,10 @@ class RunFolder:
 
     def lock(self) -> None:
         """Raises TightropeError naming the process that holds the folder."""
-        descriptor = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise cannot_write(self.path / "LOCK", error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

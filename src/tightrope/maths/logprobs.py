@@ -1,0 +1,154 @@
+"""How likely was the chosen token, and how undecided was the policy: log-probs and entropy at a temperature.
+
+    z = logits / T        log π(a) = z_a − logsumexp z        H = −Σ_v π_v log π_v        nats, per action
+
+The softmax runs in float32 whatever the model's type (float64 stays): bfloat16 would move ratios by several per cent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tightrope.maths.ragged import result_dtype, widen
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+KEEP_BYTES = 32 * 2**20
+"""Logits up to this size are kept for the backward pass: recomputing them costs a third more arithmetic."""
+MIN_CHUNK = 64
+"""Rows below which the output matrix is read again for too little work."""
+
+
+def logprobs_and_entropy(
+    logits: Float[Tensor, "actions vocab"], tokens: Int[Tensor, " actions"], temperature: float
+) -> tuple[Float[Tensor, " actions"], Float[Tensor, " actions"]]:
+    """(log π(tokens), H) of logits that exist already. A logit of −∞ has probability 0 and adds no entropy.
+
+    Raises ValueError for a temperature that is not positive or shapes that do not fit.
+
+    >>> logprobs, entropy = logprobs_and_entropy(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), 0.7)
+    >>> round(logprobs.item(), 6), round(entropy.item(), 6)
+    (-0.260118, 0.666578)
+    """
+    _require_rows(logits, tokens, temperature)
+    logp = (widen(logits) / temperature).log_softmax(-1)
+    p = logp.exp()
+    entropy = -(p * torch.where(p > 0, logp, 0.0)).sum(-1)
+    return logp.gather(1, tokens[:, None]).squeeze(1), entropy
+
+
+def chunked_logprobs(
+    hidden: Float[Tensor, "actions hidden"],
+    weight: Float[Tensor, "vocab hidden"],
+    bias: Float[Tensor, " vocab"] | None,
+    tokens: Int[Tensor, " actions"],
+    temperature: float,
+    *,
+    chunk_size: int | None = None,
+    with_entropy: bool = True,
+) -> tuple[Float[Tensor, " actions"], Float[Tensor, " actions"] | None]:
+    """(log π(tokens), H or None) for logits = hidden · weightᵀ + bias, without holding [actions × vocab].
+
+    Logits of ``chunk_size`` rows exist at a time and are computed again in the backward pass; only two numbers a row
+    are kept. Logits of at most one chunk and 32 MiB are kept instead. ``chunk_size`` None: rows worth 32 MiB.
+    Gradients reach hidden, weight and bias, through both results, once (no double backward).
+    Raises ValueError for a temperature or chunk_size that is not positive or shapes that do not fit.
+
+    >>> logprobs, entropy = chunked_logprobs(torch.ones(1, 1), torch.tensor([[2.0], [0.0]]), None, torch.tensor([0]), 1.0)
+    >>> round(logprobs.item(), 6), round(entropy.item(), 6)
+    (-0.126928, 0.365335)
+    """
+    _require_rows(hidden, tokens, temperature)
+    if chunk_size is None:
+        chunk_size = max(MIN_CHUNK, KEEP_BYTES // (4 * weight.shape[0]))
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
+    logprobs, entropy = _ChunkedLogprobs.apply(hidden, weight, bias, tokens, temperature, chunk_size, with_entropy)
+    return logprobs, entropy if with_entropy else None
+
+
+def _require_rows(rows: Tensor, tokens: Tensor, temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, found {temperature}")
+    if rows.dim() != 2 or tokens.dim() != 1 or len(rows) != len(tokens):
+        raise ValueError(f"need one token a row, found rows {list(rows.shape)} and tokens {list(tokens.shape)}")
+
+
+def _log_softmax_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    """log π of a chunk, [rows, vocab], float32 or wider; finite, so that 0 · log 0 is 0."""
+    logits = widen(torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias))
+    if temperature != 1.0:
+        logits = logits.div_(temperature)
+    logp = logits.sub_(logits.logsumexp(-1, keepdim=True))
+    return logp if bias is None else logp.clamp_(min=torch.finfo(logp.dtype).min)
+
+
+class _ChunkedLogprobs(torch.autograd.Function):
+    """dz = g · (onehot − π) − g_H · π (log π + H), divided by T: the gradient of log π(a) and H to the logits z · T."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        temperature: float,
+        chunk_size: int,
+        with_entropy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        rows, dtype = len(hidden), result_dtype(weight)
+        logprobs = hidden.new_empty(rows, dtype=dtype)
+        entropy = hidden.new_empty(rows if with_entropy else 0, dtype=dtype)
+        keep = rows <= chunk_size and 4 * rows * weight.shape[0] <= KEEP_BYTES and any(ctx.needs_input_grad)
+        kept = None
+        for part in _parts(rows, chunk_size):
+            logp = _log_softmax_rows(hidden[part], weight, bias, temperature)
+            logprobs[part] = logp.gather(1, tokens[part, None]).squeeze(1)
+            kept = logp if keep else None
+            if with_entropy:
+                entropy[part] = -(logp.exp().mul_(logp)).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, tokens, entropy, kept)
+        ctx.temperature, ctx.chunk_size, ctx.with_entropy = temperature, chunk_size, with_entropy
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_logprobs, grad_entropy = grads
+        hidden, weight, bias, tokens, entropy, kept = ctx.saved_tensors
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.empty_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=result_dtype(weight)) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=result_dtype(bias)) if need_bias else None
+        for part in _parts(len(hidden), ctx.chunk_size):
+            logp = _log_softmax_rows(hidden[part], weight, bias, ctx.temperature) if kept is None else kept
+            grad, on_token = logp.exp(), grad_logprobs[part, None]
+            if ctx.with_entropy:
+                grad.mul_((logp + entropy[part, None]).mul_(grad_entropy[part, None]).add_(on_token)).neg_()
+            else:
+                grad.mul_(-on_token)
+            grad.scatter_add_(1, tokens[part, None], on_token)
+            grad.div_(ctx.temperature)
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = (grad @ weight).to(hidden.dtype)
+            if grad_weight is not None:
+                grad_weight += grad.T @ hidden[part].to(weight.dtype)
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            *(None,) * 4,
+        )
+
+
+def _parts(rows: int, chunk_size: int) -> list[slice]:
+    return [slice(start, min(start + chunk_size, rows)) for start in range(0, rows, chunk_size)]
