@@ -161,8 +161,8 @@ def rloo_advantages(
     empty = torch.zeros(len(names), dtype=torch.float64, device=rewards.device)
     size = empty.index_add(0, member, torch.ones_like(wide))[member]
     total = empty.index_add(0, member, wide)[member]
-    lowest = empty.index_reduce(0, member, wide, "amin", include_self=False)[member]
-    highest = empty.index_reduce(0, member, wide, "amax", include_self=False)[member]
+    lowest = empty.scatter_reduce(0, member, wide, "amin", include_self=False)[member]
+    highest = empty.scatter_reduce(0, member, wide, "amax", include_self=False)[member]
     others = (total - wide) / (size - 1.0)
     return torch.where(lowest == highest, 0.0, wide - others).to(result_dtype(rewards))
 
