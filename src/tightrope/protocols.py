@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from tightrope.records import Action, Finding, StepRecord
+from tightrope.records import Action, Finding, StepRecord, Tracker
 from tightrope.types import (
     Experience,
     Loss,
@@ -121,6 +121,10 @@ class SampleSink(Protocol):
     def keep(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None:
         """``split`` is train or probe."""
         ...
+
+
+class Display(Tracker, SampleSink, Protocol):
+    """Somebody who watches: sees each record, and the samples of each step and probe."""
 
 
 class Workers(Protocol):

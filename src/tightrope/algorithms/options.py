@@ -49,6 +49,8 @@ class RLOOOptions(Section):
 class OfflineOptions(Section):
     batch_size: PositiveInt = 32
     """Rows (or pairs) of one optimizer step; the last, smaller batch of an epoch is used too."""
+    evaluate_every: PositiveInt = 50
+    """Steps between measurements on the held-out rows."""
 
 
 class SFTOptions(OfflineOptions):

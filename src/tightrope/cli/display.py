@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tightrope.protocols import SampleSink
-from tightrope.records import StepRecord, Tracker
+from tightrope.protocols import Display
+from tightrope.records import StepRecord
 from tightrope.storage.samples import printable
 from tightrope.types import Rollout, Scores
 
@@ -36,10 +35,6 @@ TILES = {
     "reward_rejected": ("reward of rejected", "{:+.3f}"),
     "nonfinite": ("non-finite numbers", "{:.0f}"),
 }
-
-
-class Display(Tracker, SampleSink, Protocol):
-    """Sees each record and the samples of each step and probe."""
 
 
 class Silent:

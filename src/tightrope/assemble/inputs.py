@@ -1,0 +1,68 @@
+"""What a run reads, checked before any weight is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from tightrope.algorithms.options import SFTConfig
+from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
+from tightrope.data.preferences import PreferenceData, load_preferences
+from tightrope.data.prompts import PromptData, load_prompts
+from tightrope.models.load import context_length, load_tokenizer, resolve_model_folder
+from tightrope.models.manifest import require_kind
+from tightrope.scoring.functions import load_function
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``folder`` is the model's own folder, behind a run folder if one was named; ``fingerprints`` sha256 by file."""
+
+    folder: Path
+    reward_folder: Path | None
+    tokenizer: PreTrainedTokenizerBase
+    data: PromptData | DemonstrationData | PreferenceData
+    fingerprints: Mapping[str, str]
+
+
+def read_inputs(config: RunConfig) -> Inputs:
+    """Raises TightropeError for a folder of the wrong kind and for the first row that cannot be used."""
+    folder = resolve_model_folder(config.model.path)
+    require_kind(folder, "policy")
+    reward_folder = None
+    if isinstance(config, OnlineConfig):
+        if config.reward.model is not None:
+            reward_folder = resolve_model_folder(config.reward.model)
+            require_kind(reward_folder, "reward")
+        for function in (config.reward.function, config.evaluation.function):
+            if function is not None:
+                load_function(function)
+    tokenizer = load_tokenizer(folder)
+    data = read_data(config, tokenizer, context_length(folder))
+    files = [path for path in (config.data.train, config.data.evaluation) if path is not None]
+    return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files})
+
+
+def read_data(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, context: int
+) -> PromptData | DemonstrationData | PreferenceData:
+    if isinstance(config, OnlineConfig):
+        return load_prompts(config.data, tokenizer, context=context, new_tokens=config.rollout.max_new_tokens)
+    if isinstance(config, SFTConfig):
+        return load_demonstrations(config.data, tokenizer, context=context)
+    return load_preferences(config.data, tokenizer, context=context)
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""A run with rollouts: which objects play which part in PPO and RLOO."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tightrope.algorithms.options import PPOConfig, RLOOConfig
+from tightrope.algorithms.ppo import PPO
+from tightrope.algorithms.rloo import RLOO
+from tightrope.assemble.inputs import Inputs
+from tightrope.assemble.parts import Assembled, Outputs, optimizers_of, rate_factor
+from tightrope.data.prompts import PromptData
+from tightrope.data.samplers import PromptSampler
+from tightrope.guardian.guardian import StepGuardian
+from tightrope.models.load import eos_ids, load_tokenizer
+from tightrope.models.manifest import read_manifest
+from tightrope.models.roles import Roles, online_roles
+from tightrope.parallel.single import SingleProcess
+from tightrope.protocols import RewardSource
+from tightrope.rollout.local_engine import LocalEngine
+from tightrope.scoring.functions import load_function
+from tightrope.scoring.judge import LocalJudge
+from tightrope.scoring.normaliser import RewardNormaliser
+from tightrope.scoring.reward_model import RewardModel, fingerprints
+from tightrope.training.controls import BetaDial
+from tightrope.training.evaluate import Probe, nothing_to_evaluate
+from tightrope.training.learner import GradientLearner, UpdatePlan
+from tightrope.training.loop import train
+from tightrope.training.optimisers import NamedWeights
+from tightrope.training.policy_objective import PolicyObjective
+from tightrope.training.preparation import Preparation
+from tightrope.training.run import OnlineRun, Progress, RunCore
+from tightrope.training.selftest import Check, fingerprint_check, online_checks
+from tightrope.training.step import train_step
+from tightrope.training.timing import Stopwatch, TimedEngine, TimedJudge, TimedLearner
+from tightrope.types import SampleKey, Sampling
+
+SELF_TEST_PROMPTS = 8
+SELF_TEST_STEP = 1_000_000_011  # its draws are no training step's, no probe's and no preparation's
+TARGET_KL_FACTOR = 1.5  # epochs stop at this multiple of target_kl
+
+
+def build_online(stage: str, config: PPOConfig | RLOOConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
+    assert isinstance(inputs.data, PromptData)
+    roles = online_roles(
+        config.model,
+        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
+        reward_model=inputs.reward_folder,
+        needs_reference=True,
+        seed=config.seed,
+    )
+    assert roles.policy is not None
+    progress, clock, budget = Progress(), Stopwatch(), config.training.token_budget
+    dial = BetaDial(config.kl, config.training.steps)
+    algorithm = PPO(config.ppo, dial.value) if isinstance(config, PPOConfig) else RLOO(config.rloo, dial.value)
+    source, normaliser = reward_of(config, inputs, roles)
+    engine = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
+    judge = LocalJudge(source, normaliser, config.reward, roles, config.rollout.temperature, budget)
+    sampling = Sampling(
+        config.rollout.temperature, config.rollout.max_new_tokens, eos_ids(inputs.folder, inputs.tokenizer)
+    )
+    objective = PolicyObjective(algorithm, roles)
+    learner = GradientLearner(
+        objective,
+        optimizers_of(config.optimizer, roles),
+        update_plan(config, roles),
+        SingleProcess(),
+        lambda: progress.attempt,
+    )
+    prompts = PromptSampler(
+        inputs.data.train, config.rollout.prompts_per_step, config.seed, config.rollout.fixed_prompts
+    )
+    guardian = StepGuardian(config.guardian)
+    held_out = inputs.data.held_out[: config.evaluation.prompts]
+    independent = None if config.evaluation.function is None else load_function(config.evaluation.function)
+    probe = Probe(
+        stage, config.seed, held_out, engine, judge, sampling, outputs.samples, independent, progress, clock
+    )
+    core = RunCore(
+        stage=stage,
+        seed=config.seed,
+        total_steps=config.training.steps,
+        progress=progress,
+        state={
+            "progress": progress,
+            "weights": NamedWeights(roles.parameters),
+            "learner": learner,
+            "prompts": prompts,
+            "dial": dial,
+            "normaliser": normaliser,
+            "guardian": guardian,
+        },
+        store=outputs.store,
+        guardian=guardian,
+        tracker=outputs.tracker,
+        journal=outputs.journal,
+        clock=clock,
+        checkpoint_every=config.checkpoint.every,
+        evaluate=probe if held_out else nothing_to_evaluate,
+        evaluate_every=config.evaluation.every,
+    )
+    run = OnlineRun(
+        core=core,
+        prompts=prompts,
+        engine=TimedEngine(engine, clock),
+        judge=TimedJudge(judge, clock),
+        algorithm=algorithm,
+        learner=TimedLearner(learner, clock),
+        guardian=guardian,
+        tracker=outputs.tracker,
+        samples=outputs.samples,
+        dial=dial,
+        sampling=sampling,
+        samples_per_prompt=config.rollout.samples_per_prompt,
+    )
+    prepare = Preparation(
+        engine=engine,
+        reward=source,
+        normaliser=normaliser,
+        fit_normaliser=config.reward.normalise == "samples",
+        dial=dial,
+        prompts=inputs.data.train,
+        sampling=sampling,
+        seed=config.seed,
+        count=config.reward.normalise_samples,
+    )
+    test = partial(self_test, run, objective, roles, inputs, source)
+    return Assembled(run, prepare, test, partial(train, run, train_step), roles, roles.policy)
+
+
+def reward_of(config: PPOConfig | RLOOConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
+    """The reward source, with its gain and bias where they are known before the first sample."""
+    if inputs.reward_folder is None:
+        assert config.reward.function is not None
+        return load_function(config.reward.function), RewardNormaliser()
+    assert roles.reward is not None
+    source = RewardModel(roles.reward, load_tokenizer(inputs.reward_folder), config.training.token_budget)
+    if config.reward.normalise != "manifest":
+        return source, RewardNormaliser()
+    manifest = read_manifest(inputs.reward_folder)
+    return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
+
+
+def update_plan(config: PPOConfig | RLOOConfig, roles: Roles) -> UpdatePlan:
+    options = config.ppo if isinstance(config, PPOConfig) else config.rloo
+    warmup = config.ppo.value_warmup_steps if isinstance(config, PPOConfig) else 0
+    return UpdatePlan(
+        epochs=options.epochs,
+        minibatches=options.minibatches,
+        token_budget=config.training.token_budget,
+        rate_factor=rate_factor(config),
+        trained=lambda step: ("critic",) if step < warmup else tuple(roles.parameters),
+        seed=config.seed,
+        approx_kl_limit=None if options.target_kl is None else TARGET_KL_FACTOR * options.target_kl,
+    )
+
+
+def self_test(
+    run: OnlineRun, objective: PolicyObjective, roles: Roles, inputs: Inputs, source: RewardSource
+) -> list[Check]:
+    """On a few responses of the starting policy."""
+    assert roles.policy is not None and isinstance(inputs.data, PromptData)
+    key = SampleKey(run.core.seed, 0, SELF_TEST_STEP)
+    rollout = run.engine.generate(inputs.data.train[:SELF_TEST_PROMPTS], 1, run.sampling, key)
+    scores = run.judge.score(rollout)
+    checks = online_checks(objective, run.algorithm, roles.policy, rollout, scores, starts_at_reference=True)
+    manifest = None if inputs.reward_folder is None else read_manifest(inputs.reward_folder)
+    if manifest is None or not manifest.fingerprints:
+        return checks
+    assert roles.reward is not None
+    return [*checks, fingerprint_check(fingerprints(source), manifest.fingerprints, roles.reward)]

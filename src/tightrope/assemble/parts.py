@@ -1,0 +1,65 @@
+"""What both kinds of run are made of: outputs, optimizers, the plan of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tightrope.config.schema import OptimizerSection, RunConfig
+from tightrope.maths.schedules import linear_decay_with_warmup
+from tightrope.models.roles import Role, Roles
+from tightrope.protocols import CheckpointStore, Journal, SampleSink
+from tightrope.records import Tracker
+from tightrope.training.loop import Outcome, StopSignals
+from tightrope.training.optimisers import NamedAdamW, group_options
+from tightrope.training.run import OfflineRun, OnlineRun
+from tightrope.training.selftest import Check
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a run writes."""
+
+    store: CheckpointStore
+    journal: Journal
+    tracker: Tracker
+    samples: SampleSink
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A run with its weights loaded; nothing has been drawn or trained yet.
+
+    ``prepare`` measures what a new run needs before its first step, ``self_test`` what must be true at step 0;
+    ``train`` walks the run to its end. ``result`` is the role whose weights are wanted.
+    """
+
+    run: OnlineRun | OfflineRun[Any]
+    prepare: Callable[[], None]
+    self_test: Callable[[], list[Check]]
+    train: Callable[[StopSignals], Outcome]
+    roles: Roles
+    result: Role
+
+
+def optimizers_of(section: OptimizerSection, roles: Roles) -> dict[str, NamedAdamW]:
+    """One optimizer a role, each with its own rate, gradient norm and moments."""
+    return {name: NamedAdamW(group, group_options(section, name)) for name, group in roles.parameters.items()}
+
+
+def rate_factor(config: RunConfig) -> Callable[[int], float]:
+    """The learning rates' factor at each step."""
+    section, total = config.optimizer, config.training.steps
+    if section.schedule == "constant":
+        return partial(constant_after_warmup, warmup=section.warmup_steps)
+    return partial(linear_decay_with_warmup, total=total, warmup=section.warmup_steps)
+
+
+def constant_after_warmup(step: int, warmup: int) -> float:
+    """
+    >>> [constant_after_warmup(step, warmup=1) for step in range(3)]
+    [0.5, 1.0, 1.0]
+    """
+    return min(1.0, (step + 1) / (warmup + 1))

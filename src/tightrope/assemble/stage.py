@@ -1,0 +1,170 @@
+"""The life of a run: started or resumed, walked to its end or to a signal, exported.
+
+A new run writes nothing before its inputs are proven. A resumed run takes the newest checkpoint that verifies, forgets
+the rows written after it, and repeats those steps bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tightrope.algorithms.options import CONFIGS, DPOConfig, PPOConfig, RewardModelConfig, RLOOConfig, SFTConfig
+from tightrope.assemble.export import export_result
+from tightrope.assemble.fanout import FanOut
+from tightrope.assemble.inputs import Inputs, read_inputs
+from tightrope.assemble.offline import build_offline
+from tightrope.assemble.online import build_online
+from tightrope.assemble.parts import Assembled, Outputs
+from tightrope.config.errors import TightropeError
+from tightrope.config.load import load_resolved, save_resolved
+from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.protocols import Display
+from tightrope.records import StepRecord
+from tightrope.storage.checkpoints import CheckpointStore
+from tightrope.storage.journal import Journal
+from tightrope.storage.metrics import MetricStore
+from tightrope.storage.run_folder import RunFolder, environment
+from tightrope.storage.samples import SampleStore
+from tightrope.training.loop import Outcome, StopSignals
+from tightrope.training.selftest import checkpoint_check, require
+
+DisplayFor = Callable[[str, RunConfig], Display]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a stage ended. ``latest`` is its newest record by stage name (``ppo``, ``ppo/probe``)."""
+
+    stage: str
+    folder: Path
+    outcome: Outcome
+    steps: int
+    stop_reason: str | None
+    latest: dict[str, StepRecord]
+    export: Path | None
+    seconds: float
+
+
+def start(stage: str, config: RunConfig, display_for: DisplayFor) -> Finished:
+    """Raises TightropeError for wrong input, before anything is written or loaded."""
+    inputs = read_inputs(config)
+    with RunFolder.create(config.output) as folder:
+        save_resolved(stage, config, folder.resolved)
+        folder.write_environment(device_facts())
+        return walk(stage, config, inputs, folder, display_for)
+
+
+def resume(path: Path, display_for: DisplayFor) -> Finished:
+    """Goes on where the newest valid checkpoint stands. Raises TightropeError when the data changed meanwhile."""
+    with RunFolder.resume(path) as folder:
+        stage, config = load_resolved(folder.resolved, CONFIGS)
+        return walk(stage, config, read_inputs(config), folder, display_for)
+
+
+def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, display_for: DisplayFor) -> Finished:
+    began = time.monotonic()
+    with ExitStack() as stack:
+        signals = StopSignals()
+        stack.enter_context(signals.listening())
+        journal, metrics = Journal(folder.events), MetricStore(folder.database)
+        samples = sample_store(config, folder)
+        display = display_for(stage, config)
+        watched = FanOut(metrics, samples, display, journal)
+        for part in (journal, metrics, samples, watched):
+            stack.callback(part.close)
+        facts = facts_of(config, inputs)
+        store = CheckpointStore(folder.checkpoints, config.checkpoint.keep, facts)
+        built = build(stage, config, inputs, Outputs(store, journal, watched, watched))
+        restore_or_begin(built, store, journal, metrics, samples, facts)
+        outcome = built.train(signals)
+        progress = built.run.core.progress
+        exported = None
+        if outcome == "finished":
+            exported = export_result(stage, built, config, inputs, folder.export)
+        return Finished(
+            stage=stage,
+            folder=folder.path,
+            outcome=outcome,
+            steps=progress.step,
+            stop_reason=progress.stop_reason,
+            latest={record.stage: record for record in metrics.rows()},
+            export=exported,
+            seconds=time.monotonic() - began,
+        )
+
+
+def build(stage: str, config: RunConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
+    """Loads the weights."""
+    if isinstance(config, PPOConfig | RLOOConfig):
+        return build_online(stage, config, inputs, outputs)
+    assert isinstance(config, SFTConfig | RewardModelConfig | DPOConfig)
+    return build_offline(stage, config, inputs, outputs)
+
+
+def restore_or_begin(
+    built: Assembled,
+    store: CheckpointStore,
+    journal: Journal,
+    metrics: MetricStore,
+    samples: SampleStore,
+    facts: dict[str, Any],
+) -> None:
+    """From the newest valid checkpoint; without one from the beginning: constants, self-test, checkpoint of step 0."""
+    core = built.run.core
+    loaded = store.load_latest()
+    last_step = -1 if loaded is None else loaded[0] - 1
+    metrics.cut_after(last_step)
+    samples.cut_after(last_step)
+    if loaded is not None:
+        step, state = loaded
+        require_same_inputs(store.manifest(step).facts, facts)
+        core.restore(state)
+        journal.cut_after(last_step)
+        return
+    if journal.events():
+        journal.cut_after(last_step)
+    built.prepare()
+    measured = require([*built.self_test(), checkpoint_check(core)])
+    metrics.write_summary("self_test", measured)
+    core.clock.take()
+
+
+def require_same_inputs(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises TightropeError when the data or the configuration is not what the checkpoint was made with."""
+    for name, path in (("data", "data files"), ("config", "resolved.yaml")):
+        if before.get(name) != now[name]:
+            raise TightropeError(
+                f"the {path} changed since this run was started",
+                found=str(now[name]),
+                expected=str(before.get(name)),
+                fix="put the old content back, or start a new run",
+            )
+
+
+def facts_of(config: RunConfig, inputs: Inputs) -> dict[str, Any]:
+    """What the manifest of each checkpoint says about where it comes from."""
+    text = config.model_dump_json()
+    return {
+        "config": hashlib.sha256(text.encode()).hexdigest(),
+        "data": dict(inputs.fingerprints),
+        "packages": environment()["packages"],
+        **device_facts(),
+    }
+
+
+def device_facts() -> dict[str, Any]:
+    return {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": torch.get_num_threads()}
+
+
+def sample_store(config: RunConfig, folder: RunFolder) -> SampleStore:
+    if isinstance(config, OnlineConfig):
+        return SampleStore(folder.database, config.samples.count, config.samples.every)
+    return SampleStore(folder.database)

@@ -1,0 +1,111 @@
+"""The commands that train: ``sft``, ``ppo``, ``rloo``, ``dpo``, ``rm train``, and ``resume``."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tightrope.algorithms.options import CONFIGS, warnings_of
+from tightrope.assemble.stage import DisplayFor, Finished, resume as resume_stage, start
+from tightrope.cli.display import display_for
+from tightrope.config.load import load_config
+from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.protocols import Display
+
+EXIT_CODES = {"finished": 0, "interrupted": 75, "stopped": 76}  # 75: EX_TEMPFAIL, "resume me"
+
+Overrides = Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")]
+Quiet = Annotated[bool, Parameter(negative=(), help="Show nothing while it runs.")]
+Json = Annotated[bool, Parameter(negative=(), help="Print the result as one JSON object on the last line.")]
+
+
+def sft(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """Supervised fine-tuning on demonstrations."""
+    train("sft", config, overrides, quiet, json)
+
+
+def rm_train(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """Train a reward model on preference pairs."""
+    train("rm", config, overrides, quiet, json)
+
+
+def dpo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """Direct preference optimisation on preference pairs."""
+    train("dpo", config, overrides, quiet, json)
+
+
+def ppo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """Proximal policy optimisation against a reward model or a reward function."""
+    train("ppo", config, overrides, quiet, json)
+
+
+def rloo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """REINFORCE with a leave-one-out baseline, against a reward model or a reward function."""
+    train("rloo", config, overrides, quiet, json)
+
+
+def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
+    """Go on with a run that was interrupted, bit for bit.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    """
+    finish(resume_stage(run, shown(quiet)), json)
+
+
+def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
+    config = load_config(path, overrides, CONFIGS[stage])
+    for warning in warnings_of(config):
+        print(f"warning: {warning}", file=sys.stderr)
+    finish(start(stage, config, shown(quiet)), as_json)
+
+
+def shown(quiet: bool) -> DisplayFor:
+    def display(stage: str, config: RunConfig) -> Display:
+        digest = config.samples.digest_every if isinstance(config, OnlineConfig) else 0
+        return display_for(stage, config.training.steps, quiet, digest)
+
+    return display
+
+
+def finish(done: Finished, as_json: bool) -> None:
+    """Say how it ended and what to do next; the exit code says it to scripts."""
+    resume_command = f"tightrope resume {done.folder}"
+    if done.outcome == "interrupted":
+        print(f"interrupted after step {done.steps}, everything is saved; go on with: {resume_command}", file=sys.stderr)
+    elif done.outcome == "stopped":
+        print(f"stopped by the guardian after step {done.steps}: {done.stop_reason}", file=sys.stderr)
+        print(f"the last checkpoint is in {done.folder}/checkpoints; go on with: {resume_command}", file=sys.stderr)
+    else:
+        print(f"{done.stage} finished after {done.steps} steps in {done.seconds:.0f} s: {done.export}")
+        print(f"next: {next_command(done)}")
+    if as_json:
+        print(json_format.dumps(summary(done), sort_keys=True))
+    if EXIT_CODES[done.outcome]:
+        raise SystemExit(EXIT_CODES[done.outcome])
+
+
+def next_command(done: Finished) -> str:
+    follow = {
+        "sft": f"tightrope generate {done.folder} PROMPTS.jsonl --output answers.jsonl",
+        "rm": f"tightrope rm score {done.folder} PREFERENCES.jsonl",
+    }
+    return follow.get(done.stage, f"tightrope samples {done.folder}")
+
+
+def summary(done: Finished) -> dict[str, object]:
+    return {
+        "stage": done.stage,
+        "run": str(done.folder),
+        "outcome": done.outcome,
+        "steps": done.steps,
+        "export": None if done.export is None else str(done.export),
+        "seconds": done.seconds,
+        "metrics": {name: dict(record.metrics) for name, record in done.latest.items()},
+    }
