@@ -103,7 +103,7 @@ class Case:
         """A (B, T) tensor without what is masked, back to back: [actions]."""
         return self.tensor(name)[self.mask]
 
-    def check(self, name: str, found: Tensor | float) -> None:
+    def check(self, name: str, found: Tensor | float | list | None) -> None:
         """``found`` has the shape of the expected number, or is [actions] of a (B, T) tensor that is 0 elsewhere."""
         self.unread.discard(name)
         expected = torch.tensor(self._expected[name], dtype=torch.float64)

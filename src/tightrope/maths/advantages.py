@@ -66,9 +66,8 @@ def gae(
     V after the last action is ``bootstrap`` of the sequence: V(s_T) where it was cut, 0 where it ended; None is 0
     everywhere. ``lam`` is one number or one per sequence. Units of reward. Raises ValueError on shapes that differ.
 
-    >>> advantages, returns = gae(
-    ...     torch.tensor([0.0, 0.0, 1.0]).double(), torch.tensor([0.5, 0.4, 0.3]).double(), torch.tensor([0, 3]), 1.0, 0.95
-    ... )
+    >>> rewards, values = torch.tensor([0.0, 0.0, 1.0]).double(), torch.tensor([0.5, 0.4, 0.3]).double()
+    >>> advantages, returns = gae(rewards, values, torch.tensor([0, 3]), gamma=1.0, lam=0.95)
     >>> [round(a, 5) for a in advantages.tolist()], [round(r, 5) for r in returns.tolist()]
     ([0.43675, 0.565, 0.7], [0.93675, 0.965, 1.0])
     """
@@ -128,7 +127,7 @@ def whiten(
     """xᵢ ← (xᵢ − μ) / √(σ² + ε), plus μ again unless ``shift_mean``; μ, σ² over all items, divisor n − ddof.
 
     Exact cases: no items give no items; one item, or items that are all equal, have no scale and are only centred
-    (0, or unchanged without ``shift_mean``). ``ddof`` 0 as in lm-human-preferences, 1 elsewhere; others raise ValueError.
+    (0, or unchanged without ``shift_mean``). ``ddof`` 0 as in lm-human-preferences, else 1; others raise ValueError.
 
     >>> [round(v, 6) for v in whiten(torch.tensor([1.0, 2.0, 3.0]).double(), eps=0.0).tolist()]
     [-1.224745, 0.0, 1.224745]
@@ -156,7 +155,7 @@ def rloo_advantages(
     [1.0, -1.0, 0.0]
     """
     require_same_shape({"rewards": rewards, "group": group})
-    names, member = group.to(rewards.device).unique(return_inverse=True)
+    names, member = _distinct(group.to(rewards.device))
     wide = rewards.double()
     empty = torch.zeros(len(names), dtype=torch.float64, device=rewards.device)
     size = empty.index_add(0, member, torch.ones_like(wide))[member]
@@ -165,6 +164,11 @@ def rloo_advantages(
     highest = empty.scatter_reduce(0, member, wide, "amax", include_self=False)[member]
     others = (total - wide) / (size - 1.0)
     return torch.where(lowest == highest, 0.0, wide - others).to(result_dtype(rewards))
+
+
+def _distinct(group: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct integers, and for each item the place of its own among them."""
+    return group.unique(return_inverse=True)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def require_per_sequence(name: str, x: Tensor, offsets: Tensor) -> None:

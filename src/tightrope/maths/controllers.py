@@ -16,8 +16,8 @@ def log_space_step(
 ) -> float:
     """log β ← log β + clip(gain · (KL / target − 1), ±max_step), kept within [beta_min, beta_max].
 
-    A change of KL by the target moves log β by ``gain``, whatever the batch size; a KL far off moves it by ``max_step``.
-    A β below ``beta_min`` (0 too) counts as ``beta_min``. Raises ValueError for a target, gain or max_step that is not
+    A change of KL by the target moves log β by ``gain``, whatever the batch size; a KL far off by ``max_step``. A β
+    below ``beta_min`` (0 too) counts as ``beta_min``. Raises ValueError for a target, gain or max_step that is not
     positive, for bounds that are not 0 < beta_min ≤ beta_max, and for a KL or beta that is NaN.
 
     >>> round(log_space_step(0.1, 8.0, 4.0, gain=0.1, max_step=0.2, beta_min=1e-4, beta_max=10.0), 6)
@@ -37,11 +37,11 @@ def ziegler_step(beta: float, kl: float, target: float, n: int, horizon: float) 
     """β ← β · (1 + clip(KL / target − 1, ±0.2) · n / horizon). Ziegler et al. 2019, section 2.2.
 
     ``n`` responses were just seen; β moves by at most 0.2 n / horizon a step, so it is slow: at n = 512 and horizon
-    10,000 a factor 10 takes 227 steps. Raises ValueError for a target, n or horizon that is not positive, for a NaN, and
-    for n ≥ 5 horizons, where β would lose its sign.
+    10,000 a factor 10 takes 227 steps. Raises ValueError for a target, n or horizon that is not positive, for a NaN,
+    and for n ≥ 5 horizons, where β would lose its sign.
 
-    >>> ziegler_step(0.2, 12.0, target=6.0, n=256, horizon=10_000)
-    0.20102400000000004
+    >>> round(ziegler_step(0.2, 12.0, target=6.0, n=256, horizon=10_000), 6)
+    0.201024
     """
     if not (target > 0 and horizon > 0 and n > 0):
         raise ValueError(f"target, n and horizon must be positive, found {target}, {n} and {horizon}")

@@ -84,8 +84,8 @@ def distinct_n(texts: Sequence[str], n: int) -> float | None:
 
 
 def best_of_n_kl(n: int) -> float:
-    """KL(best of n ‖ one sample) = log n − (n − 1)/n nats; exact without ties, else an upper bound. Stiennon et al. 2020,
-    appendix G.3. Raises ValueError for n < 1.
+    """KL(best of n ‖ one sample) = log n − (n − 1)/n nats; exact without ties, else an upper bound. Stiennon et al.
+    2020, appendix G.3. Raises ValueError for n < 1.
 
     >>> round(best_of_n_kl(4), 6)
     0.636294
@@ -100,8 +100,8 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
 
         (p̂ + z²/2n ± z √(p̂(1 − p̂)/n + z²/4n²)) / (1 + z²/n)
 
-    Stays inside [0, 1] and keeps its meaning at 0 and n successes. Raises ValueError for n < 1, successes outside 0 .. n
-    or a confidence outside (0, 1).
+    Stays inside [0, 1] and keeps its meaning at 0 and n successes. Raises ValueError for n < 1, successes outside
+    0 .. n or a confidence outside (0, 1).
 
     >>> [round(x, 4) for x in wilson_interval(8, 10)]
     [0.8, 0.4902, 0.9433]
@@ -118,8 +118,8 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
 def paired_difference(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Interval:
     """Mean of dᵢ = afterᵢ − beforeᵢ, ± z · s/√n with the sample deviation s: normal interval of a paired comparison.
 
-    One pair says nothing about its error: the interval is infinite. Raises ValueError for no pairs, different lengths or
-    a confidence outside (0, 1).
+    One pair says nothing about its error: the interval is infinite. Raises ValueError for no pairs, different
+    lengths or a confidence outside (0, 1).
 
     >>> [round(x, 4) for x in paired_difference([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])]
     [2.0, 0.8684, 3.1316]

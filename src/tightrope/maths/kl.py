@@ -8,7 +8,8 @@
 | k2 = d²/2 | small | that of KL(π ‖ ref) |
 | k3 = e⁻ᵈ − 1 + d | none | that of KL(ref ‖ π), the other direction |
 
-Schulman, "Approximating KL divergence" (2020). Gradients: the exact table ``kl_gradients_exact`` in ``tests/maths/golden.json``.
+Schulman, "Approximating KL divergence" (2020). Gradients: the exact table ``kl_gradients_exact`` in
+``tests/maths/golden.json``.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from tightrope.maths.ragged import require_same_shape, widen
 
@@ -67,11 +67,12 @@ def dpo(
 ) -> DPOLoss:
     """L = −(1 − ε) log σ(d) − ε log σ(−d), d = β [(log π − log π_ref)_chosen − (log π − log π_ref)_rejected].
 
-    Rafailov et al. 2023, eq. 7; ε > 0 is conservative DPO (Mitchell 2023). Inputs are summed log-probs of whole answers,
-    nats. ln 2 when the policy is the reference. Raises ValueError on shapes that differ, beta ≤ 0 or ε outside [0, 0.5).
+    Rafailov et al. 2023, eq. 7; ε > 0 is conservative DPO (Mitchell 2023). Inputs are summed log-probs of whole
+    answers, nats. ln 2 when the policy is the reference. Raises ValueError on shapes that differ, beta ≤ 0 or ε outside
+    [0, 0.5).
 
-    >>> answer = lambda logprob: torch.tensor([logprob])
-    >>> round(dpo(answer(-9.0), answer(-14.0), answer(-10.0), answer(-12.0), beta=0.1).losses.item(), 6)
+    >>> policy, reference = torch.tensor([[-9.0], [-14.0]]), torch.tensor([[-10.0], [-12.0]])
+    >>> round(dpo(*policy, *reference, beta=0.1).losses.item(), 6)
     0.554355
     """
     require_same_shape(
@@ -94,5 +95,7 @@ def _preference_loss(difference: Tensor, label_smoothing: float) -> Tensor:
     if not 0.0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing must lie in [0, 0.5), found {label_smoothing}")
     if label_smoothing == 0.0:
-        return -logsigmoid(difference)
-    return -(1.0 - label_smoothing) * logsigmoid(difference) - label_smoothing * logsigmoid(-difference)
+        return -torch.nn.functional.logsigmoid(difference)
+    return -(1.0 - label_smoothing) * torch.nn.functional.logsigmoid(
+        difference
+    ) - label_smoothing * torch.nn.functional.logsigmoid(-difference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Moments:
     """How many numbers were seen, their mean, and the sum of their squared distances from it."""
 
     count: int
@@ -77,7 +79,7 @@ def gain_and_bias(raw: Float[Tensor, " samples"], target_mean: float = 0.0, targ
     GainAndBias(gain=1.0, bias=-2.0)
     """
     if len(raw) == 0 or not bool(raw.isfinite().all()):
-        raise ValueError(f"normalising needs finite scores, found {raw.tolist()[:8]}")
+        raise ValueError(f"normalising needs finite scores, found {raw[:8]}")
     if target_std <= 0:
         raise ValueError(f"target_std must be positive, found {target_std}")
     seen = moments(raw)

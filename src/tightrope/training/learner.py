@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 import torch
@@ -106,7 +106,8 @@ class GradientLearner(Generic[BatchT]):
             if trouble:
                 break
             scaled_total(loss, counts).backward()
-            totals.add(loss.stats | {f"loss_{n}": (float(t.sum.detach()), t.count) for n, t in loss.terms.items()})
+            totals.add(loss.stats)
+            totals.add({f"loss_{n}": (float(t.sum.detach()), t.count) for n, t in loss.terms.items()})
         trained = self._plan.trained(self.step)
         if not trouble:
             for name in trained:
@@ -140,15 +141,13 @@ class GradientLearner(Generic[BatchT]):
 class _Done:
     steps: int = 0
     skipped: int = 0
-
-    def __post_init__(self) -> None:
-        self.nonfinite: list[str] = []
+    nonfinite: list[str] = field(default_factory=list[str])
 
 
 def scaled_total(loss: Loss, counts: Mapping[str, float]) -> torch.Tensor:
     """Σ weight · sum / global count over the terms; a term without items adds nothing."""
-    parts = [term.weight * term.sum / counts[name] for name, term in loss.terms.items() if counts[name]]
-    return torch.stack(parts).sum()
+    scales = {name: term.weight / counts[name] if counts[name] else 0.0 for name, term in loss.terms.items()}
+    return torch.stack([scales[name] * term.sum for name, term in loss.terms.items()]).sum()
 
 
 def nonfinite_terms(loss: Loss) -> list[str]:
