@@ -1,0 +1,1 @@
+"""Drawing responses, with the exact log-prob of every token that was drawn."""

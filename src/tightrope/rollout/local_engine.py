@@ -1,0 +1,197 @@
+"""What does the policy answer: batched sampling in this process, with the weights the trainer holds.
+
+The prompts of a batch run once, packed; then one token a step for the sequences still running. A sequence leaves at
+any of the end ids (finish reason ``stop``) or at the limit (``length``). What was sampled is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from tightrope.config.errors import TightropeError
+from tightrope.maths.ragged import result_dtype
+from tightrope.models.packed_forward import PackedLayout
+from tightrope.models.roles import Role
+from tightrope.rollout.kv_cache import DecodeLayout, KVCache, RecordingLayout
+from tightrope.rollout.sampling import NonFiniteLogits, draw, uniforms
+from tightrope.types import Prompt, Rollout, SampleKey, Sampling, TokenRows, microbatch_indices, offsets_of
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What was sampled: ``tokens`` and ``logprobs`` [sequences, max_new_tokens], of which ``counts`` are real."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    counts: Tensor
+    stopped: Tensor
+
+
+class LocalEngine:
+    """``token_budget`` bounds prompt and new tokens of the sequences that run together; None: all together."""
+
+    def __init__(
+        self,
+        policy: Role,
+        tokenizer: PreTrainedTokenizerBase,
+        policy_version: Callable[[], int],
+        token_budget: int | None = None,
+    ) -> None:
+        self._policy = policy
+        self._tokenizer = tokenizer
+        self._policy_version = policy_version
+        self._token_budget = token_budget
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: Sampling, key: SampleKey
+    ) -> Rollout:
+        """Sequences in the order of the prompts, samples of one prompt side by side.
+
+        Raises TightropeError for a prompt that is empty or too long for the context, NonFiniteLogits when the
+        policy's output is not numbers.
+        """
+        for prompt in prompts:
+            require_room(prompt, sampling, self._policy.network.context_length)
+        prompt_index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
+        sample_index = sample_numbers(prompts, samples_per_prompt)
+        lengths = torch.tensor([len(prompt.token_ids) for prompt in prompts])[prompt_index] + sampling.max_new_tokens
+        with self._policy.network.using(self._policy.adapter):
+            draws = [
+                self._sample(prompts, prompt_index[batch], sample_index[batch], sampling, key)
+                for batch in microbatch_indices(lengths, self._token_budget)
+            ]
+        return self._rollout(prompts, prompt_index, sample_index, sampling, draws)
+
+    def _sample(
+        self, prompts: Sequence[Prompt], prompt_of: Tensor, sample_of: Tensor, sampling: Sampling, key: SampleKey
+    ) -> Draws:
+        """Sequences that run together. The loop works on tensors of the running sequences only."""
+        network = self._policy.network
+        names = [(prompts[p].index, s) for p, s in zip(prompt_of.tolist(), sample_of.tolist(), strict=True)]
+        uniform = uniforms(key, names, sampling.max_new_tokens).to(network.device)
+        ends = torch.tensor(sampling.eos_ids, dtype=torch.int64, device=network.device)
+        tokens = torch.zeros(uniform.shape, dtype=torch.int64, device=network.device)
+        logprobs = torch.zeros(uniform.shape, dtype=result_dtype(network.unembedding_weight), device=network.device)
+        counts = torch.full((len(names),), sampling.max_new_tokens, device=network.device)
+        stopped = torch.zeros(len(names), dtype=torch.bool, device=network.device)
+
+        running = torch.arange(len(names), device=network.device)
+        cache, hidden = self._prefill(prompts, prompt_of, sampling.max_new_tokens)
+        for position in range(sampling.max_new_tokens):
+            token, logprob = draw(self._logits(hidden), sampling.temperature, uniform[running, position])
+            if not bool(logprob.isfinite().all()):
+                broken = int(running[(~logprob.isfinite()).nonzero()[0, 0]])
+                raise non_finite(prompts[int(prompt_of[broken])], position, key)
+            tokens[running, position] = token
+            logprobs[running, position] = logprob
+            ended = torch.isin(token, ends)
+            if bool(ended.any()):
+                counts[running[ended]] = position + 1
+                stopped[running[ended]] = True
+                if bool(ended.all()):
+                    break
+                left = cache.keep(~ended)
+                running, token = running[left], token[left]
+            if position + 1 < sampling.max_new_tokens:
+                hidden = self._step(cache, token)
+        return Draws(tokens.cpu(), logprobs.cpu(), counts.cpu(), stopped.cpu())
+
+    def _prefill(self, prompts: Sequence[Prompt], prompt_of: Tensor, new_tokens: int) -> tuple[KVCache, Tensor]:
+        """Each prompt of the batch once; the cache and the last hidden state of every sequence, [sequences, hidden]."""
+        needed, row_of = prompt_of.unique(return_inverse=True)
+        chosen = [prompts[index].token_ids for index in needed.tolist()]
+        offsets = offsets_of([len(ids) for ids in chosen])
+        layout = RecordingLayout(PackedLayout(offsets))
+        ids = torch.tensor([token for ids in chosen for token in ids])
+        positions = torch.cat([torch.arange(len(ids)) for ids in chosen])
+        hidden = self._forward(ids[None], positions[None], layout)[0]
+        last = (offsets[1:] - 1)[row_of].to(hidden.device)
+        return KVCache(layout.layers, offsets, row_of, new_tokens), hidden[last]
+
+    def _step(self, cache: KVCache, token: Tensor) -> Tensor:
+        hidden = self._forward(token[:, None], cache.lengths[:, None], DecodeLayout(cache))[:, 0]
+        cache.advance()
+        return hidden
+
+    def _forward(self, ids: Tensor, positions: Tensor, layout: RecordingLayout | DecodeLayout) -> Tensor:
+        network = self._policy.network
+        return network.trunk(
+            input_ids=ids.to(network.device),
+            position_ids=positions.to(network.device),
+            layout=layout,
+            use_cache=False,
+        ).last_hidden_state
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        network = self._policy.network
+        weight = network.unembedding_weight
+        return torch.nn.functional.linear(hidden.to(weight.dtype), weight, network.unembedding_bias)
+
+    def _rollout(
+        self,
+        prompts: Sequence[Prompt],
+        prompt_index: Tensor,
+        sample_index: Tensor,
+        sampling: Sampling,
+        draws: Sequence[Draws],
+    ) -> Rollout:
+        """Ragged from here on: each sequence keeps exactly the tokens that were sampled for it."""
+        responses = [ids[:n] for d in draws for ids, n in zip(d.tokens.tolist(), d.counts.tolist(), strict=True)]
+        stopped = [flag for d in draws for flag in d.stopped.tolist()]
+        sampled = [torch.arange(d.tokens.shape[1]) < d.counts[:, None] for d in draws]
+        # The end token is an action but not text, whether or not the tokenizer calls it special.
+        texts = [ids[:-1] if flag else ids for ids, flag in zip(responses, stopped, strict=True)]
+        pairs = [(prompts[p].token_ids, ids) for p, ids in zip(prompt_index.tolist(), responses, strict=True)]
+        return Rollout(
+            rows=TokenRows.of(pairs),
+            behaviour_logprobs=torch.cat([d.logprobs[real] for d, real in zip(draws, sampled, strict=True)]),
+            finish_reason=tuple("stop" if flag else "length" for flag in stopped),
+            responses=tuple(self._tokenizer.decode(ids, skip_special_tokens=True) for ids in texts),
+            prompts=tuple(prompts),
+            prompt_index=prompt_index,
+            sample_index=sample_index,
+            policy_version=self._policy_version(),
+            temperature=sampling.temperature,
+        )
+
+
+def sample_numbers(prompts: Sequence[Prompt], samples_per_prompt: int) -> Tensor:
+    """Sample number of each sequence. A prompt that comes again in the same call goes on counting: no sample twice."""
+    seen: Counter[int] = Counter()
+    numbers: list[int] = []
+    for prompt in prompts:
+        numbers.extend(range(seen[prompt.index], seen[prompt.index] + samples_per_prompt))
+        seen[prompt.index] += samples_per_prompt
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def require_room(prompt: Prompt, sampling: Sampling, context: int) -> None:
+    if not prompt.token_ids:
+        raise TightropeError(
+            "the prompt has no tokens", where=f"prompt {prompt.index}", fix="give it text: sampling needs a first token"
+        )
+    needed = len(prompt.token_ids) + sampling.max_new_tokens
+    if needed > context:
+        raise TightropeError(
+            "prompt and new tokens are longer than the model's context",
+            where=f"prompt {prompt.index}",
+            expected=f"at most {context}",
+            found=f"{len(prompt.token_ids)} + {sampling.max_new_tokens}",
+            fix="lower rollout.max_new_tokens or set data.overlong",
+        )
+
+
+def non_finite(prompt: Prompt, position: int, key: SampleKey) -> NonFiniteLogits:
+    return NonFiniteLogits(
+        "the policy's logits are not finite numbers",
+        where=f"step {key.step}",
+        found=f"NaN or infinity at response token {position} of prompt {prompt.index}",
+        fix="an earlier update broke the weights: resume from an earlier checkpoint with a lower learning rate",
+    )
