@@ -73,9 +73,7 @@ def build_online(stage: str, config: PPOConfig | RLOOConfig, inputs: Inputs, out
     guardian = StepGuardian(config.guardian)
     held_out = inputs.data.held_out[: config.evaluation.prompts]
     independent = None if config.evaluation.function is None else load_function(config.evaluation.function)
-    probe = Probe(
-        stage, config.seed, held_out, engine, judge, sampling, outputs.samples, independent, progress, clock
-    )
+    probe = Probe(stage, config.seed, held_out, engine, judge, sampling, outputs.samples, independent, progress, clock)
     core = RunCore(
         stage=stage,
         seed=config.seed,

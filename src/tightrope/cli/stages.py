@@ -1,4 +1,4 @@
-"""The commands that train: ``sft``, ``ppo``, ``rloo``, ``dpo``, ``rm train``, and ``resume``."""
+"""The commands that train: ``sft``, ``ppo``, ``rloo``, ``dpo``, and ``resume``; ``rm train`` is in ``rm.py``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ Json = Annotated[bool, Parameter(negative=(), help="Print the result as one JSON
 def sft(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
     """Supervised fine-tuning on demonstrations."""
     train("sft", config, overrides, quiet, json)
-
-
-def rm_train(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
-    """Train a reward model on preference pairs."""
-    train("rm", config, overrides, quiet, json)
 
 
 def dpo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
@@ -78,7 +73,9 @@ def finish(done: Finished, as_json: bool) -> None:
     """Say how it ended and what to do next; the exit code says it to scripts."""
     resume_command = f"tightrope resume {done.folder}"
     if done.outcome == "interrupted":
-        print(f"interrupted after step {done.steps}, everything is saved; go on with: {resume_command}", file=sys.stderr)
+        print(
+            f"interrupted after step {done.steps}, everything is saved; go on with: {resume_command}", file=sys.stderr
+        )
     elif done.outcome == "stopped":
         print(f"stopped by the guardian after step {done.steps}: {done.stop_reason}", file=sys.stderr)
         print(f"the last checkpoint is in {done.folder}/checkpoints; go on with: {resume_command}", file=sys.stderr)

@@ -1,0 +1,81 @@
+"""``tightrope generate``: several answers a prompt from any model, as a file that ``tightrope label`` reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tightrope.config.errors import TightropeError
+from tightrope.config.schema import DataSection, ModelSection
+from tightrope.data.prompts import load_prompts
+from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+from tightrope.models.manifest import require_kind
+from tightrope.models.roles import Role
+from tightrope.rollout.local_engine import LocalEngine
+from tightrope.storage.labels import LabelItem, write_items
+from tightrope.types import Rollout, SampleKey, Sampling
+
+TOKENS_AT_ONCE = 16_384
+
+
+def generate(
+    model: Path,
+    prompts: Path,
+    /,
+    *,
+    output: Annotated[Path, Parameter(help="The label file.")],
+    samples: Annotated[int, Parameter(help="Answers a prompt.")] = 2,
+    max_new_tokens: Annotated[int, Parameter(help="Longer answers are cut.")] = 64,
+    temperature: Annotated[float, Parameter(help="Divides the logits.")] = 1.0,
+    limit: Annotated[int | None, Parameter(help="Use only the first prompts.")] = None,
+    seed: Annotated[int, Parameter(help="Keys the random numbers.")] = 0,
+    force: Annotated[bool, Parameter(negative=(), help="Replace the output file.")] = False,
+) -> None:
+    """Write several answers a prompt, ready to be ranked with `tightrope label`.
+
+    Parameters
+    ----------
+    model
+        Model folder or run.
+    prompts
+        JSONL, CSV or parquet with a column `prompt` or `messages`.
+    """
+    for name, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
+        if not value > 0:
+            raise TightropeError("must be over 0", where=name, found=str(value))
+    if output.exists() and not force:
+        raise TightropeError("this file exists", where=str(output), fix="choose another --output, or use --force")
+    folder = resolve_model_folder(model)
+    require_kind(folder, "policy")
+    tokenizer = load_tokenizer(folder)
+    section = DataSection(train=prompts, held_out=0, limit=limit)
+    data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=max_new_tokens)
+    network = load_network(folder, ModelSection(path=folder))
+    engine = LocalEngine(Role("policy", network, None, None), tokenizer, lambda: 0, TOKENS_AT_ONCE)
+    sampling = Sampling(temperature, max_new_tokens, eos_ids(folder, tokenizer))
+    rollout = engine.generate(data.train, samples, sampling, SampleKey(seed, 0, 0))
+    items = items_of(rollout, str(model))
+    write_items(output, items)
+    print(f"{rollout.n_sequences} answers to {len(items)} prompts: {output}")
+    print(f"next: tightrope label {output}")
+
+
+def items_of(rollout: Rollout, source: str) -> list[LabelItem]:
+    """One item a prompt; answers that are equal to the letter are shown once."""
+    answers: dict[int, list[str]] = defaultdict(list)
+    for prompt, response in zip(rollout.prompt_index.tolist(), rollout.responses, strict=True):
+        if response not in answers[prompt]:
+            answers[prompt].append(response)
+    return [
+        LabelItem(
+            id=str(rollout.prompts[prompt].index),
+            prompt=rollout.prompts[prompt].text,
+            responses=tuple(texts),
+            messages=tuple(rollout.prompts[prompt].row.get("messages", ())),
+            sources=(source,) * len(texts),
+        )
+        for prompt, texts in answers.items()
+    ]
