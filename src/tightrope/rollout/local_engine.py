@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.ragged import result_dtype
-from tightrope.models.packed_forward import PackedLayout
+from tightrope.models.packed_forward import PackedLayout, positions_of
 from tightrope.models.roles import Role
 from tightrope.rollout.kv_cache import DecodeLayout, KVCache, RecordingLayout
 from tightrope.rollout.sampling import NonFiniteLogits, draw, uniforms
@@ -110,8 +110,7 @@ class LocalEngine:
         offsets = offsets_of([len(ids) for ids in chosen])
         layout = RecordingLayout(PackedLayout(offsets))
         ids = torch.tensor([token for ids in chosen for token in ids])
-        positions = torch.cat([torch.arange(len(ids)) for ids in chosen])
-        hidden = self._forward(ids[None], positions[None], layout)[0]
+        hidden = self._forward(ids[None], positions_of(offsets)[None], layout)[0]
         last = (offsets[1:] - 1)[row_of].to(hidden.device)
         return KVCache(layout.layers, offsets, row_of, new_tokens), hidden[last]
 

@@ -63,9 +63,7 @@ class LocalJudge:
         reference = self._roles.reference
         if reference is None:
             return None
-        return torch.cat(
-            [token_logprobs(reference, part, self._temperature).logprobs.cpu() for part in self._parts(rows)]
-        )
+        return torch.cat([token_logprobs(reference, part, self._temperature).logprobs for part in self._parts(rows)])
 
     def _policy_and_values(self, rows: TokenRows) -> tuple[Tensor | None, Tensor | None]:
         """Values, and with a shared trunk the policy's log-probs, which the same pass gives."""
@@ -73,14 +71,15 @@ class LocalJudge:
         if roles.critic is None:
             return None, None
         if not roles.shared_trunk:
-            return None, torch.cat([action_values(roles.critic, part).cpu() for part in self._parts(rows)])
+            return None, torch.cat([action_values(roles.critic, part) for part in self._parts(rows)])
+        assert roles.policy is not None
         logprobs: list[Tensor] = []
         values: list[Tensor] = []
         for part in self._parts(rows):
             output = token_logprobs(roles.policy, part, self._temperature, with_values=roles.critic)
             assert output.values is not None
-            logprobs.append(output.logprobs.cpu())
-            values.append(output.values.cpu())
+            logprobs.append(output.logprobs)
+            values.append(output.values)
         return torch.cat(logprobs), torch.cat(values)
 
     def _parts(self, rows: TokenRows) -> Iterator[TokenRows]:

@@ -29,7 +29,7 @@ class RewardNormaliser:
         self.bias = bias
 
     @staticmethod
-    def from_manifest(mean: float, std: float) -> RewardNormaliser:
+    def from_constants(mean: float, std: float) -> RewardNormaliser:
         """From the constants a reward model was exported with. Scores that did not vary have no scale: gain 1."""
         gain = 1.0 / std if std > 0 else 1.0
         return RewardNormaliser(gain, -gain * mean)

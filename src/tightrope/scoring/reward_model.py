@@ -15,8 +15,17 @@ from transformers import PreTrainedTokenizerBase
 from tightrope.data.chat_format import ChatFormat
 from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import Role
+from tightrope.protocols import RewardSource
 from tightrope.scoring.checked import checked_rewards
-from tightrope.types import Sample, TokenRows, microbatch_indices
+from tightrope.types import Prompt, Sample, TokenRows, microbatch_indices
+
+FINGERPRINT_TEXTS = (
+    ("The film was", "good."),
+    ("The film was", "not good at all, and far too long."),
+    ("Who are you?", ""),
+    ("1 2 3", "4 5 6 7 8"),
+)
+"""Prompts and answers whose scores identify a reward model: weights, tokenizer, and how a conversation is written."""
 
 
 class RewardModel:
@@ -44,6 +53,18 @@ class RewardModel:
         return list(prompt), list(self._format.answer_ids(sample.response, end=True))
 
 
+def fingerprints(source: RewardSource) -> list[float]:
+    """The scores of ``FINGERPRINT_TEXTS``: recorded at export, and reproduced before the model is used."""
+    return list(
+        source.score(
+            [
+                Sample(Prompt(index, (), prompt, {"prompt": prompt}), answer, "stop", 0)
+                for index, (prompt, answer) in enumerate(FINGERPRINT_TEXTS)
+            ]
+        )
+    )
+
+
 def fitted(prompt: list[int], answer: list[int], context: int) -> tuple[list[int], list[int]]:
     """The last ``context`` ids: the prompt's beginning goes first, and of the answer only what cannot fit at all.
 
@@ -61,5 +82,5 @@ def scores_of(role: Role, rows: TokenRows, token_budget: int | None) -> Tensor:
     groups = [order[group] for group in microbatch_indices(lengths, token_budget)]
     scores = torch.empty(rows.n_sequences)
     for group in groups:
-        scores[group] = sequence_scores(role, rows.select(group)).float().cpu()
+        scores[group] = sequence_scores(role, rows.select(group)).float()
     return scores
