@@ -1,0 +1,182 @@
+"""From a folder on disk to a tokenizer, a network or a head. Nothing is downloaded, nothing unpickled, no code run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from tightrope.config.errors import TightropeError
+from tightrope.config.schema import ModelSection
+from tightrope.models.attention import ATTENTION, register
+from tightrope.models.backbone import Network
+from tightrope.models.families import family_of
+from tightrope.models.heads import Head
+from tightrope.models.manifest import HEAD, require_kind, weight_files
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def resolve_model_folder(path: Path) -> Path:
+    """The Hugging Face folder meant by ``path``: itself, or the ``export`` of a run folder."""
+    path = Path(path)
+    for folder in (path, path / "export"):
+        if (folder / "config.json").is_file():
+            return folder
+    if not path.exists():
+        raise TightropeError("no such model folder", where=str(path), fix="download the model first, nothing is fetched")
+    if (path / "resolved.yaml").is_file():
+        raise TightropeError("this run has no export yet", where=str(path), fix="finish it, or run `tightrope export`")
+    if (path / "adapter_config.json").is_file():
+        raise TightropeError("this is an adapter without its base", where=str(path), fix="give the merged model folder")
+    raise TightropeError("not a model folder", where=str(path), expected="a folder with config.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TightropeError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(content, dict):
+        raise TightropeError("not a JSON object", where=str(path))
+    return content
+
+
+def context_length(folder: Path) -> int:
+    """Tokens that prompt and response may have together; reads config.json alone."""
+    config = read_json(folder / "config.json")
+    family = family_of(config, str(folder))
+    if not isinstance(config.get(family.context_key), int):
+        raise TightropeError(f"config.json does not say {family.context_key}", where=str(folder))
+    return family.context_length(config)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TightropeError(f"no tokenizer can be loaded: {error}", where=str(folder)) from error
+
+
+def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a response: the tokenizer's, the generation config's and the config's (Llama 3 has several).
+
+    Raises TightropeError where there is none: no response could ever end.
+    """
+    found: set[int] = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            ids = read_json(folder / name).get("eos_token_id")
+            found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    if not found:
+        raise TightropeError("no end-of-sequence token is defined", where=str(folder), fix="set the tokenizer's eos_token")
+    return tuple(sorted(found))
+
+
+def load_network(folder: Path, model: ModelSection) -> Network:
+    """A causal LM. Raises TightropeError for a reward model, and where weights are missing or unreadable."""
+    require_kind(folder, "policy")
+    return Network(_load(AutoModelForCausalLM, folder, model))
+
+
+def load_trunk(folder: Path, model: ModelSection) -> Network:
+    """The body alone: what a reward model or a critic of its own needs."""
+    return Network(_load(AutoModel, folder, model))
+
+
+def load_reward_head(folder: Path, device: torch.device) -> Head:
+    """In float32 as it was trained, whatever type transformers would read it in."""
+    with reading_weights(folder):
+        for file in weight_files(folder):
+            with safe_open(file, framework="pt") as tensors:
+                if HEAD in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    return Head(tensors.get_tensor(HEAD).flatten().float().to(device), None)
+    raise TightropeError(f"the reward model has no head ({HEAD})", where=str(folder))
+
+
+def device_of(model: ModelSection) -> torch.device:
+    if model.device == "cuda" and not torch.cuda.is_available():
+        raise TightropeError("no CUDA device is available", where="model.device", fix="set model.device to cpu or auto")
+    if model.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(model.device)
+
+
+def dtype_of(model: ModelSection, device: torch.device) -> torch.dtype:
+    if model.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[model.dtype]
+
+
+def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, model: ModelSection) -> PreTrainedModel:
+    family_of(read_json(folder / "config.json"), str(folder))
+    _require_safetensors(folder)
+    register()
+    device = device_of(model)
+    with reading_weights(folder), _quiet():
+        network, told = kind.from_pretrained(
+            folder,
+            attn_implementation=ATTENTION,
+            dtype=dtype_of(model, device),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    # transformers only warns and draws random weights for what it does not find.
+    if told["missing_keys"]:
+        names = sorted(told["missing_keys"])
+        raise TightropeError(f"{len(names)} weights are missing, the first is {names[0]}", where=str(folder))
+    _train_every_embedding(network)
+    return network.to(device)
+
+
+def _train_every_embedding(model: PreTrainedModel) -> None:
+    """Llama marks its pad row as never trained. Where pad is EOS that row is a real token; nothing is padded here."""
+    embedding = model.get_input_embeddings()
+    if isinstance(embedding, torch.nn.Embedding):
+        embedding.padding_idx = None
+
+
+def _require_safetensors(folder: Path) -> None:
+    if weight_files(folder):
+        return
+    pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
+    if pickles:
+        raise TightropeError(
+            f"{pickles[0]} is a pickle, which can run any code when it is opened",
+            where=str(folder),
+            expected="*.safetensors",
+            fix="convert it with `save_pretrained(folder, safe_serialization=True)` in a place you trust",
+        )
+    raise TightropeError("no weights", where=str(folder), expected="*.safetensors")
+
+
+@contextmanager
+def reading_weights(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong with somebody's weight files is told in one line with the folder's name."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise TightropeError(f"the weights cannot be loaded: {error}", where=str(folder)) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and load reports of transformers: what matters is checked and raised."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
