@@ -1,0 +1,1 @@
+"""From files to token ids: readers, chat format, pre-flight, splits, samplers."""
