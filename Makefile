@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs check
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check
 
 setup: $(STAMP)
 
@@ -26,12 +26,12 @@ test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 fmt: setup
-	$(BIN)/ruff format src tests benchmarks docs
-	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests docs
+	$(BIN)/ruff check --fix src tests docs
 
 lint: setup
-	$(BIN)/ruff format --check src tests benchmarks docs
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests docs
+	$(BIN)/ruff check src tests docs
 	$(BIN)/lint-imports
 
 types: setup
@@ -40,4 +40,7 @@ types: setup
 docs: setup
 	$(BIN)/python docs/build.py
 
-check: lint types test
+docs-check: setup
+	$(BIN)/python docs/build.py --check
+
+check: lint types docs-check test
