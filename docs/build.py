@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -46,7 +46,7 @@ def fields_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
     """Every leaf option; an optional section is listed itself and then its own options."""
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
-        if section is None or not field.is_required() and field.default is None:
+        if section is None or (not field.is_required() and field.default is None):
             yield prefix + name, field
         if section is not None:
             yield from fields_of(section, f"{prefix}{name}.")
@@ -61,7 +61,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 def row_of(path: str, field: FieldInfo) -> str:
     default = "required" if field.is_required() else f"`{plain(field.default)}`"
-    description = " ".join((field.description or "").split())
+    description = " ".join((field.description or "").replace("``", "`").split())
     return f"| `{path}` | {type_name(field.annotation)} | {default} | {description} |".replace("||", "|")
 
 
@@ -70,23 +70,26 @@ def plain(value: Any) -> str:
 
 
 def type_name(annotation: Any) -> str:
-    """Words a person reads: `float or null`, `fixed, linear`."""
-    arguments = get_args(annotation)
-    if arguments and all(isinstance(argument, str) for argument in arguments):
-        return ", ".join(f"`{argument}`" for argument in arguments)
-    section = section_of(annotation)
-    if section is not None:
+    """Words a person reads: `float or null`, or the list of allowed words."""
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return type_name(get_args(annotation)[0])
+    if section_of(annotation) is not None:
         return "section"
-    parts = [part for part in (arguments or (annotation,)) if isinstance(part, type)]
-    names = ["null" if part is type(None) else "path" if part is Path else part.__name__ for part in parts]
-    return " or ".join(dict.fromkeys(names))
+    if get_origin(annotation) is tuple:
+        return "list of " + type_name(get_args(annotation)[0])
+    parts = get_args(annotation)
+    if parts:
+        return " or ".join(type_name(part) for part in parts)
+    return {type(None): "null", Path: "path"}.get(annotation, annotation.__name__)
 
 
 def metrics_page() -> str:
     lines = [
         "# Metrics",
         "",
-        "What a run reports at each step, with its unit. An undefined metric is absent, never 0. Written by `make docs`.",
+        "What a run reports at each step. An undefined metric is absent, never 0. Written by `make docs`.",
         "",
         "| metric | unit | what it is | healthy | what to do |",
         "|---|---|---|---|---|",
