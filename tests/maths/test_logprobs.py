@@ -1,0 +1,172 @@
+"""Is a log-prob the same whatever the chunk, in value and in gradient, and never narrower than float32?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tightrope.maths import logprobs as module
+from tightrope.maths.logprobs import chunked_logprobs, logprobs_and_entropy
+
+ROWS, HIDDEN, VOCAB = 7, 3, 5
+
+
+def problem(dtype: torch.dtype = torch.float64):
+    make = torch.Generator().manual_seed(3)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=make) for shape in ((ROWS, HIDDEN), (VOCAB, HIDDEN), (VOCAB,))
+    )
+    tokens = torch.randint(VOCAB, (ROWS,), generator=make)
+    return hidden.to(dtype), weight.to(dtype), bias.to(dtype), tokens
+
+
+def by_hand(logits: list[float], token: int, temperature: float) -> tuple[float, float]:
+    z = [logit / temperature for logit in logits]
+    logsumexp = math.log(sum(math.exp(x) for x in z))
+    logp = [x - logsumexp for x in z]
+    return logp[token], -sum(math.exp(x) * x for x in logp)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_logprob_and_entropy_are_those_of_a_loop(temperature) -> None:
+    hidden, weight, bias, tokens = problem()
+    logits = hidden @ weight.T + bias
+    rows = [by_hand(row, token, temperature) for row, token in zip(logits.tolist(), tokens.tolist(), strict=True)]
+    for found in (
+        logprobs_and_entropy(logits, tokens, temperature),
+        chunked_logprobs(hidden, weight, bias, tokens, temperature, chunk_size=2),
+    ):
+        for i in range(2):
+            torch.testing.assert_close(
+                found[i], torch.tensor([row[i] for row in rows]).double(), rtol=1e-12, atol=1e-12
+            )
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, ROWS, 100, None])
+def test_any_chunk_size_gives_the_unchunked_numbers_and_gradients(chunk_size, temperature, with_bias) -> None:
+    hidden, weight, bias, tokens = problem()
+    leaves = [x.requires_grad_() for x in ((hidden, weight, bias) if with_bias else (hidden, weight))]
+    logits = hidden @ weight.T + (bias if with_bias else 0.0)
+    plain = logprobs_and_entropy(logits, tokens, temperature)
+    chunked = chunked_logprobs(hidden, weight, bias if with_bias else None, tokens, temperature, chunk_size=chunk_size)
+    on_logprobs, on_entropy = torch.randn(2, ROWS, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+    def gradients(pair):
+        return torch.autograd.grad((pair[0] * on_logprobs + pair[1] * on_entropy).sum(), leaves)
+
+    for i in range(2):
+        torch.testing.assert_close(chunked[i], plain[i], rtol=1e-12, atol=1e-12)
+    for found, expected in zip(gradients(chunked), gradients(plain), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk_size", [2, 100])
+@pytest.mark.parametrize("with_entropy", [True, False])
+def test_gradients_equal_finite_differences(chunk_size, with_entropy) -> None:
+    hidden, weight, bias, tokens = problem()
+    leaves = [x.requires_grad_() for x in (hidden, weight, bias)]
+
+    def run(h, w, b):
+        pair = chunked_logprobs(h, w, b, tokens, 0.7, chunk_size=chunk_size, with_entropy=with_entropy)
+        return pair if with_entropy else pair[0]
+
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+def test_entropy_alone_passes_its_gradient() -> None:
+    """An entropy bonus that is measured but detached trains nothing."""
+    hidden, weight, bias, tokens = problem()
+    hidden.requires_grad_()
+    _, entropy = chunked_logprobs(hidden, weight, bias, tokens, 1.0, chunk_size=2)
+    assert entropy is not None
+    entropy.sum().backward()
+    assert hidden.grad is not None
+    assert float(hidden.grad.abs().max()) > 1e-3
+
+
+def test_logits_over_the_limit_are_computed_again_with_the_same_numbers(monkeypatch) -> None:
+    hidden, weight, bias, tokens = problem()
+    hidden.requires_grad_()
+    found = []
+    for keep_bytes in (module.KEEP_BYTES, 0):
+        monkeypatch.setattr(module, "KEEP_BYTES", keep_bytes)
+        logprobs, entropy = chunked_logprobs(hidden, weight, bias, tokens, 0.7, chunk_size=100)
+        assert entropy is not None
+        found.append(torch.autograd.grad((2 * logprobs + entropy).sum(), hidden)[0])
+    assert torch.equal(found[0], found[1])
+
+
+def test_entropy_is_absent_when_it_was_not_asked_for() -> None:
+    hidden, weight, bias, tokens = problem()
+    assert chunked_logprobs(hidden, weight, bias, tokens, 1.0, with_entropy=False)[1] is None
+
+
+def test_only_what_trains_gets_a_gradient() -> None:
+    hidden, weight, bias, tokens = problem()
+    hidden.requires_grad_()
+    chunked_logprobs(hidden, weight, bias, tokens, 1.0)[0].sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+
+
+def test_bfloat16_models_get_float32_numbers() -> None:
+    hidden, weight, bias, tokens = problem(torch.bfloat16)
+    logprobs, entropy = chunked_logprobs(hidden.requires_grad_(), weight, bias, tokens, 1.0, chunk_size=2)
+    assert entropy is not None
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.dtype == torch.bfloat16
+    exact, _ = chunked_logprobs(*(x.detach().double() for x in (hidden, weight, bias)), tokens, 1.0)
+    # the logits themselves are rounded to bfloat16 by the model: 2^-8 of a logit of size 4
+    torch.testing.assert_close(logprobs.double(), exact, rtol=0, atol=0.05)
+
+
+def test_an_impossible_token_has_no_share_in_the_entropy() -> None:
+    bias = torch.tensor([0.0, 0.0, -math.inf])
+    weight, hidden, tokens = torch.zeros(3, 1), torch.ones(1, 1), torch.tensor([0])
+    for logprobs, entropy in (
+        chunked_logprobs(hidden, weight, bias, tokens, 1.0),
+        logprobs_and_entropy(bias[None], tokens, 1.0),
+    ):
+        assert entropy is not None
+        assert logprobs.item() == pytest.approx(-math.log(2))
+        assert entropy.item() == pytest.approx(math.log(2))
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logprobs, entropy = logprobs_and_entropy(torch.tensor([[1000.0, 0.0]]), torch.tensor([1]), 1.0)
+    assert logprobs.item() == -1000.0
+    assert entropy.item() == 0.0
+
+
+def test_no_rows_are_legal() -> None:
+    none = torch.empty(0).long()
+    hidden = torch.empty(0, 2, requires_grad=True)
+    logprobs, entropy = chunked_logprobs(hidden, torch.ones(3, 2), None, none, 1.0)
+    logprobs.sum().backward()
+    assert entropy is not None
+    assert len(logprobs) == len(entropy) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature) -> None:
+    hidden, weight, bias, tokens = problem()
+    with pytest.raises(ValueError, match="temperature"):
+        chunked_logprobs(hidden, weight, bias, tokens, temperature)
+    with pytest.raises(ValueError, match="temperature"):
+        logprobs_and_entropy(hidden @ weight.T, tokens, temperature)
+
+
+def test_shapes_and_chunks_that_do_not_fit_are_refused() -> None:
+    hidden, weight, bias, tokens = problem()
+    with pytest.raises(ValueError, match="chunk_size"):
+        chunked_logprobs(hidden, weight, bias, tokens, 1.0, chunk_size=0)
+    with pytest.raises(ValueError, match="one token a row"):
+        chunked_logprobs(hidden, weight, bias, tokens[:-1], 1.0)
+    with pytest.raises(ValueError, match="one token a row"):
+        logprobs_and_entropy(hidden[None], tokens, 1.0)
