@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import typing
+import types
 from collections.abc import Callable
 
 import jaxtyping
@@ -70,12 +70,10 @@ def annotated_functions() -> dict[str, Callable]:
 def checked(function: Callable) -> Callable:
     plain = inspect.unwrap(function)
     names = vars(jaxtyping) | plain.__globals__
-    plain.__annotations__ = {name: eval_hint(hint, names) for name, hint in plain.__annotations__.items()}
-    return jaxtyping.jaxtyped(typechecker=beartype)(plain)
-
-
-def eval_hint(hint: object, names: dict) -> object:
-    return typing.ForwardRef(hint)._evaluate(names, names, frozenset()) if isinstance(hint, str) else hint
+    alive = types.FunctionType(plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__)
+    alive.__kwdefaults__ = plain.__kwdefaults__
+    alive.__annotations__ = {argument: eval(hint, names) for argument, hint in plain.__annotations__.items()}
+    return jaxtyping.jaxtyped(typechecker=beartype)(alive)
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

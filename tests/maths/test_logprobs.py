@@ -15,9 +15,8 @@ ROWS, HIDDEN, VOCAB = 7, 3, 5
 
 def problem(dtype: torch.dtype = torch.float64):
     make = torch.Generator().manual_seed(3)
-    hidden, weight, bias = (
-        torch.randn(*shape, generator=make) for shape in ((ROWS, HIDDEN), (VOCAB, HIDDEN), (VOCAB,))
-    )
+    shapes = (ROWS, HIDDEN), (VOCAB, HIDDEN), (VOCAB,)
+    hidden, weight, bias = (torch.randn(*shape, generator=make) for shape in shapes)
     tokens = torch.randint(VOCAB, (ROWS,), generator=make)
     return hidden.to(dtype), weight.to(dtype), bias.to(dtype), tokens
 
@@ -39,9 +38,7 @@ def test_logprob_and_entropy_are_those_of_a_loop(temperature) -> None:
         chunked_logprobs(hidden, weight, bias, tokens, temperature, chunk_size=2),
     ):
         for i in range(2):
-            torch.testing.assert_close(
-                found[i], torch.tensor([row[i] for row in rows]).double(), rtol=1e-12, atol=1e-12
-            )
+            assert found[i].tolist() == pytest.approx([row[i] for row in rows], abs=1e-12)
 
 
 @pytest.mark.parametrize("with_bias", [True, False])

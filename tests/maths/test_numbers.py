@@ -223,7 +223,7 @@ def test_wilson_interval_by_hand_and_at_its_ends() -> None:
     ("successes", "n", "confidence"), [(0, 0, 0.9), (-1, 2, 0.9), (3, 2, 0.9), (1, 2, 1.0), (1, 2, 0)]
 )
 def test_intervals_refuse_impossible_counts(successes, n, confidence) -> None:
-    with pytest.raises(ValueError, match="need n|confidence"):
+    with pytest.raises(ValueError, match=r"need n|confidence"):
         wilson_interval(successes, n, confidence)
 
 
