@@ -93,3 +93,10 @@ class Network:
         """The same weights in memory of their own; tied weights stay tied. Before any adapter is added."""
         assert not self._adapters
         return Network(copy.deepcopy(self.model))
+
+    def trunk_copy(self) -> Network:
+        """The same without the output matrix."""
+        assert not self._adapters
+        trunk = copy.deepcopy(self.trunk)
+        assert isinstance(trunk, PreTrainedModel)
+        return Network(trunk)

@@ -31,7 +31,9 @@ def resolve_model_folder(path: Path) -> Path:
         if (folder / "config.json").is_file():
             return folder
     if not path.exists():
-        raise TightropeError("no such model folder", where=str(path), fix="download the model first, nothing is fetched")
+        raise TightropeError(
+            "no such model folder", where=str(path), fix="download the model first, nothing is fetched"
+        )
     if (path / "resolved.yaml").is_file():
         raise TightropeError("this run has no export yet", where=str(path), fix="finish it, or run `tightrope export`")
     if (path / "adapter_config.json").is_file():
@@ -70,13 +72,16 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 
     Raises TightropeError where there is none: no response could ever end.
     """
-    found: set[int] = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
+    own: Any = tokenizer.eos_token_id
+    found: set[int] = set() if own is None else {own}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
             ids = read_json(folder / name).get("eos_token_id")
             found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
     if not found:
-        raise TightropeError("no end-of-sequence token is defined", where=str(folder), fix="set the tokenizer's eos_token")
+        raise TightropeError(
+            "no end-of-sequence token is defined", where=str(folder), fix="set the tokenizer's eos_token"
+        )
     return tuple(sorted(found))
 
 
@@ -121,7 +126,7 @@ def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, mode
     register()
     device = device_of(model)
     with reading_weights(folder), _quiet():
-        network, told = kind.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             folder,
             attn_implementation=ATTENTION,
             dtype=dtype_of(model, device),
@@ -130,6 +135,7 @@ def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, mode
             use_safetensors=True,
             output_loading_info=True,
         )
+    network, told = loaded
     # transformers only warns and draws random weights for what it does not find.
     if told["missing_keys"]:
         names = sorted(told["missing_keys"])

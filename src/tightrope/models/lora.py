@@ -78,6 +78,11 @@ def adapter_parameters(network: Network, name: str) -> dict[str, nn.Parameter]:
     return found
 
 
+def shape_of(network: Network, name: str) -> Shape:
+    layer = next(iter(adapter_layers(network, name).values()))
+    return Shape(int(layer.r[name]), float(layer.lora_alpha[name]))
+
+
 def merged_delta(layer: LoraLayer, name: str) -> Tensor:
     """What the adapter adds to the layer's stored weight."""
     return layer.get_delta_weight(name)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]

@@ -1,9 +1,9 @@
 """What is in a model folder, and may this stage use it? Answered from small files and headers, before weights load.
 
-    base        sha256 of the weights that training started from
-    tokenizer   sha256 of tokenizer.json and the special tokens
-    template    sha256 of the chat template, None without one
-    files       sha256 of each weight file of this folder
+base        sha256 of the weights that training started from
+tokenizer   sha256 of tokenizer.json and the special tokens
+template    sha256 of the chat template, None without one
+files       sha256 of each weight file of this folder
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tightrope.config.errors import TightropeError
 MANIFEST = "tightrope.json"
 SCHEMA = 1
 HEAD = "score.weight"
+ADAPTER_FOLDER = "adapter"
 Kind = Literal["sft", "policy", "reward", "base"]
 NAMES: Mapping[str, str] = {"sft": "an SFT result", "policy": "a policy", "reward": "a reward model", "base": "a base"}
 BLOCK_BYTES = 1 << 20

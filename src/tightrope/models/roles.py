@@ -21,9 +21,10 @@ from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.backbone import Network
 from tightrope.models.heads import Head, critic_head_from, reward_head, zero_head
 from tightrope.models.load import load_network, load_reward_head, load_trunk, read_json, resolve_model_folder
-from tightrope.models.lora import adapter_layers, adapter_parameters, add_adapter, copy_adapter, load_adapter, read_shape
-from tightrope.models.manifest import base_hash, read_manifest, require_kind, tokenizer_hash
+from tightrope.models.lora import adapter_parameters, add_adapter, copy_adapter, load_adapter, read_shape, shape_of
+from tightrope.models.manifest import ADAPTER_FOLDER, base_hash, read_manifest, require_kind, tokenizer_hash
 
+ADAPTER_MARK = ".lora_"
 SHAPE_KEYS = ("model_type", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "vocab_size")
 Groups = dict[str, dict[str, nn.Parameter]]
 
@@ -52,9 +53,7 @@ class Roles:
     def frozen_hashes(self) -> dict[str, str]:
         """sha256 of all weights behind each frozen role, and of the backbone under the adapters: equal at any step."""
         frozen = [
-            role
-            for role in (self.reference, self.reward)
-            if role is not None and role.name not in self.parameters
+            role for role in (self.reference, self.reward) if role is not None and role.name not in self.parameters
         ]
         hashes = {role.name: role_hash(role) for role in frozen}
         bodies = [role.network for role in (self.policy, self.reward) if role is not None and role.network.adapters]
@@ -78,13 +77,16 @@ def online_roles(
     reference = reference_of(network, model.lora is not None) if needs_reference else None
     policy = policy_of(network, model.lora, seed)
     reward = None if reward_folder is None else reward_of(reward_folder, folder, network, model)
-    value = None if critic is None else critic_of(critic, policy, reward, model, seed)
     groups: Groups = {"policy": policy_parameters(policy)}
-    if value is not None:
-        groups["critic"] = head_parameters(value) if critic == "shared" else body_parameters(value)
-    return finished(
-        Roles(policy, reference, value, reward, parameters=groups, shared_trunk=critic == "shared"),
-    )
+    value = None
+    if critic == "shared":
+        value = Role("critic", network, policy.adapter, zero_head(network.hidden_size, network.device))
+        groups["critic"] = head_parameters(value)
+    elif critic == "separate":
+        start = reward if reward_folder is not None and same_base(reward_folder, folder) else None
+        value = separate_critic(policy, start, model.lora, seed)
+        groups["critic"] = body_parameters(value)
+    return finished(Roles(policy, reference, value, reward, parameters=groups, shared_trunk=critic == "shared"))
 
 
 def offline_roles(model: ModelSection, stage: Literal["sft", "rm", "dpo"], seed: int) -> Roles:
@@ -118,32 +120,83 @@ def policy_of(network: Network, lora: LoraSection | None, seed: int) -> Role:
 
 
 def reward_of(folder: Path, policy_folder: Path, network: Network, model: ModelSection) -> Role:
-    manifest = read_manifest(folder)
-    adapter = folder / "adapter"
-    if model.lora is not None and manifest is not None and manifest.adapter and adapter.is_dir():
-        if manifest.base == base_hash(policy_folder):
-            add_adapter(network, "reward", read_shape(adapter), seed=0)
-            load_adapter(network, "reward", adapter)
-            return Role("reward", network, "reward", load_reward_head(folder, network.device))
+    if model.lora is not None and fits_as_adapter(folder, policy_folder):
+        adapter = folder / ADAPTER_FOLDER
+        add_adapter(network, "reward", read_shape(adapter), seed=0)
+        load_adapter(network, "reward", adapter)
+        return Role("reward", network, "reward", load_reward_head(folder, network.device))
     own = load_trunk(folder, model)
     return Role("reward", own, None, load_reward_head(folder, own.device))
 
 
-def critic_of(
-    kind: Literal["shared", "separate"], policy: Role, reward: Role | None, model: ModelSection, seed: int
-) -> Role:
-    """A separate critic starts from the reward model where both have one base, else from the policy with a zero head."""
+def fits_as_adapter(folder: Path, policy_folder: Path) -> bool:
+    """Was the reward model trained as an adapter on the very weights the policy starts from?"""
+    manifest = read_manifest(folder)
+    return manifest is not None and manifest.adapter and manifest.base == base_hash(policy_folder)
+
+
+def separate_critic(policy: Role, start: Role | None, lora: LoraSection | None, seed: int) -> Role:
+    """Starts as the reward model ``start`` where there is one of the same base, else as the policy with a zero head."""
     network = policy.network
-    if kind == "shared":
-        return Role("critic", network, policy.adapter, zero_head(network.hidden_size, network.device))
-    if model.lora is None:
-        if reward is not None and same_base(reward.network, network):
-            assert reward.head is not None
-            return Role("critic", reward.network.copy(), None, critic_head_from(reward.head))
-        return Role("critic", trunk_copy(network), None, zero_head(network.hidden_size, network.device))
-    if reward is not None and reward.network is network and reward.adapter is not None and reward.head is not None:
-        add_adapter(network, "critic", shape_of(network, reward.adapter), seed + 1)
-        copy_adapter(network, reward.adapter, "critic")
-        return Role("critic", network, "critic", critic_head_from(reward.head))
-    add_adapter(network, "critic", model.lora, seed + 1)
+    if lora is None:
+        if start is not None and start.head is not None:
+            return Role("critic", start.network.copy(), None, critic_head_from(start.head))
+        return Role("critic", network.trunk_copy(), None, zero_head(network.hidden_size, network.device))
+    if start is not None and start.network is network and start.adapter is not None and start.head is not None:
+        add_adapter(network, "critic", shape_of(network, start.adapter), seed)
+        copy_adapter(network, start.adapter, "critic")
+        return Role("critic", network, "critic", critic_head_from(start.head))
+    add_adapter(network, "critic", lora, seed)
     return Role("critic", network, "critic", zero_head(network.hidden_size, network.device))
+
+
+def same_base(left: Path, right: Path) -> bool:
+    """Can one start as a copy of the other: same architecture and sizes, same tokenizer."""
+    configs = [read_json(folder / "config.json") for folder in (left, right)]
+    sizes = [[config.get(key) for key in SHAPE_KEYS] for config in configs]
+    return sizes[0] == sizes[1] and tokenizer_hash(left) == tokenizer_hash(right)
+
+
+def policy_parameters(role: Role) -> dict[str, nn.Parameter]:
+    """A tied output matrix is the embedding and is listed once."""
+    if role.adapter is not None:
+        return adapter_parameters(role.network, role.adapter)
+    return dict(role.network.model.named_parameters())
+
+
+def body_parameters(role: Role) -> dict[str, nn.Parameter]:
+    """A network of its own (or adapter) and its head."""
+    return policy_parameters(role) | head_parameters(role)
+
+
+def head_parameters(role: Role) -> dict[str, nn.Parameter]:
+    assert role.head is not None
+    return {f"head.{name}": parameter for name, parameter in role.head.named_parameters()}
+
+
+def finished(roles: Roles) -> Roles:
+    """Gradients for what is listed as trained, and for nothing else."""
+    for role in (roles.policy, roles.reference, roles.critic, roles.reward):
+        if role is not None:
+            role.network.model.requires_grad_(False)
+            if role.head is not None:
+                role.head.requires_grad_(False)
+    for group in roles.parameters.values():
+        for parameter in group.values():
+            parameter.requires_grad_(True)
+    return roles
+
+
+def role_hash(role: Role) -> str:
+    """sha256 of every weight the role computes with."""
+    weights = {name: parameter for name, parameter in role.network.model.named_parameters() if ADAPTER_MARK not in name}
+    if role.adapter is not None:
+        weights |= adapter_parameters(role.network, role.adapter)
+    if role.head is not None:
+        weights |= head_parameters(role)
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
