@@ -100,7 +100,9 @@ class Guardian(Protocol):
 class CheckpointStore(Protocol):
     """Atomic, verified checkpoints of a run's state tree."""
 
-    def save(self, step: int, state: Mapping[str, State]) -> Path: ...
+    def save(self, step: int, state: Mapping[str, State]) -> Path:
+        """Raises CheckpointMissed when the disk does not take it and the run may go on without."""
+        ...
 
     def load_latest(self) -> tuple[int, Mapping[str, State]] | None:
         """The newest checkpoint that verifies; invalid ones are kept under a name that says why."""

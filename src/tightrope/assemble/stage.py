@@ -7,8 +7,9 @@ the rows written after it, and repeats those steps bit for bit.
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ def restore_or_begin(
     journal: Journal,
     metrics: MetricStore,
     samples: SampleStore,
-    facts: dict[str, Any],
+    facts: Mapping[str, Any],
 ) -> None:
     """From the newest valid checkpoint; without one from the beginning: constants, self-test, checkpoint of step 0."""
     core = built.run.core
@@ -125,9 +126,13 @@ def restore_or_begin(
     samples.cut_after(last_step)
     if loaded is not None:
         step, state = loaded
-        require_same_inputs(store.manifest(step).facts, facts)
+        before = store.manifest(step).facts
+        require_same_inputs(before, facts)
         core.restore(state)
         journal.cut_after(last_step)
+        for change in machine_changes(before, facts):
+            print(f"warning: {change}: numbers may differ in the last digits", file=sys.stderr)
+            journal.append(last_step, "environment_changed", change, "run")
         return
     if journal.events():
         journal.cut_after(last_step)
@@ -137,7 +142,7 @@ def restore_or_begin(
     core.clock.take()
 
 
-def require_same_inputs(before: dict[str, Any], now: dict[str, Any]) -> None:
+def require_same_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises TightropeError when the data or the configuration is not what the checkpoint was made with."""
     for name, path in (("data", "data files"), ("config", "resolved.yaml")):
         if before.get(name) != now[name]:
@@ -147,6 +152,18 @@ def require_same_inputs(before: dict[str, Any], now: dict[str, Any]) -> None:
                 expected=str(before.get(name)),
                 fix="put the old content back, or start a new run",
             )
+
+
+def machine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs from the machine and build that wrote the checkpoint, bit-equality being promised on the same.
+
+    >>> machine_changes({"threads": 2, "device": "cpu", "packages": {}}, {"threads": 1, "device": "cpu", "packages": {}})
+    ['threads was 2, is 1']
+    """
+    pairs = {name: (before.get(name), now[name]) for name in ("device", "threads")}
+    old: Mapping[str, str] = before.get("packages") or {}
+    pairs |= {name: (old.get(name), version) for name, version in now["packages"].items()}
+    return [f"{name} was {was}, is {now_is}" for name, (was, now_is) in pairs.items() if was != now_is]
 
 
 def facts_of(config: RunConfig, inputs: Inputs) -> dict[str, Any]:

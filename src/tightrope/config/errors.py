@@ -38,6 +38,12 @@ class TightropeError(Exception):
         return rebuild, (self.what, self.where, self.found, self.expected, self.fix)
 
 
+class CheckpointMissed(TightropeError):
+    """A checkpoint could not be written; the one before it is untouched. ``misses`` counts them in a row."""
+
+    misses: int = 0
+
+
 def rebuild(what: str, where: str | None, found: str | None, expected: str | None, fix: str | None) -> TightropeError:
     return TightropeError(what, where=where, found=found, expected=expected, fix=fix)
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tightrope.config.errors import TightropeError
+from tightrope.config.errors import CheckpointMissed, TightropeError
 from tightrope.protocols import State
 from tightrope.storage import files
 from tightrope.storage.checkpoint_state import StateEncoder, decode
@@ -37,12 +37,6 @@ ASIDE = re.compile(r"\.replaced-(\d{6,})")
 TOP_LEVEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 MAX_MISSES = 3
 SPARE_BYTES = 1 << 20  # headers, JSON and folder entries of one checkpoint
-
-
-class CheckpointMissed(TightropeError):
-    """A checkpoint could not be written; the one before it is untouched. ``misses`` counts them in a row."""
-
-    misses: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,12 @@ class GradientLearner(Generic[BatchT]):
         return {"step": self.step, "optimizers": {name: o.state_dict() for name, o in self._optimizers.items()}}
 
     def load_state_dict(self, state: State) -> None:
+        """Raises ValueError when the state is of other groups: an optimizer is never silently fresh after a resume."""
+        if set(state["optimizers"]) != set(self._optimizers):
+            raise ValueError(f"checkpoint trains {sorted(state['optimizers'])}, the run {sorted(self._optimizers)}")
         self.step = state["step"]
         for name, optimizer in self._optimizers.items():
-            optimizer.load_state_dict(state["optimizers"].get(name, {}))
+            optimizer.load_state_dict(state["optimizers"][name])
 
 
 @dataclass(slots=True)

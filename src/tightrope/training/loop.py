@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
+from tightrope.config.errors import CheckpointMissed
 from tightrope.records import StepRecord
 from tightrope.scoring.judge import NonFiniteReward
 from tightrope.training.run import OfflineRun, OnlineRun, RunCore
@@ -54,11 +56,22 @@ def train(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -
         leaving = signals.asked or progress.stop_reason is not None
         last = progress.step == core.total_steps
         if last or leaving or progress.checkpoint_asked or progress.step % core.checkpoint_every == 0:
-            core.save()
+            save(core, must=last or leaving)
         if leaving and not last:
             return "interrupted" if progress.stop_reason is None else "stopped"
     evaluate(core)
     return "finished" if progress.stop_reason is None else "stopped"
+
+
+def save(core: RunCore, must: bool) -> None:
+    """A checkpoint that the disk did not take is missed with a loud line, unless the run is about to end."""
+    try:
+        core.save()
+    except CheckpointMissed as missed:
+        if must:
+            raise
+        print(f"warning: {missed}", file=sys.stderr)
+        core.journal.append(core.progress.step - 1, "checkpoint_missed", str(missed), "run")
 
 
 def evaluate(core: RunCore) -> None:

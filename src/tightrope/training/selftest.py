@@ -12,7 +12,7 @@ A failure stops the run and names the likely cause.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +100,17 @@ def dpo_check(objective: Objective[Preferences], batch: Preferences, policy: Rol
         abs(total / count - math.log(2.0)),
         BOUNDS[policy.network.dtype],
         "policy and reference differ before the first step: is dropout on?",
+    )
+
+
+def fingerprint_check(scores: Sequence[float], recorded: Sequence[float], reward: Role) -> Check:
+    """The reward model's scores of fixed texts against those in its manifest."""
+    differences = torch.tensor(scores, dtype=torch.float64) - torch.tensor(recorded, dtype=torch.float64)
+    return Check(
+        "reward",
+        largest(differences),
+        BOUNDS[reward.network.dtype],
+        "the reward model scores known texts differently from the day it was trained: its files or tokenizer changed",
     )
 
 
