@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
 from tightrope.config.schema import ModelSection
 from tightrope.models.heads import Head
 from tightrope.models.load import load_network, load_tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tests.rollouts import differing_draws, engine_of, policy_of, prompts_of, responses
 from tests.tiny import tiny_gpt2, tiny_llama
 from tightrope.models.load import load_tokenizer

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from tests.rollouts import engine_of, policy_of, prompts_of, responses
 from tests.tiny import tiny_llama
 from tightrope.config.errors import TightropeError

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
+
 from tightrope.rollout.sampling import BLOCK, draw, uniforms
 from tightrope.types import SampleKey
 
