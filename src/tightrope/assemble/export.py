@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from tightrope.algorithms.options import RewardModelConfig
 from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.parts import Assembled
@@ -14,10 +12,8 @@ from tightrope.data.preferences import PreferenceData
 from tightrope.maths.diagnostics import pair_outcomes, wilson_interval
 from tightrope.maths.statistics import moments
 from tightrope.models.export import RewardFacts, export_policy, export_reward
-from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import Role
-from tightrope.scoring.reward_model import RewardModel, fingerprints
-from tightrope.types import Preferences
+from tightrope.scoring.reward_model import RewardModel, fingerprints, scores_of
 
 
 def export_result(stage: str, built: Assembled, config: RunConfig, inputs: Inputs, folder: Path) -> Path:
@@ -25,16 +21,16 @@ def export_result(stage: str, built: Assembled, config: RunConfig, inputs: Input
     if isinstance(config, RewardModelConfig):
         assert isinstance(inputs.data, PreferenceData)
         facts = reward_facts(built.result, inputs, inputs.data, config.training.token_budget)
-        export_reward(built.result, inputs.tokenizer, inputs.folder, folder, facts)
+        export_reward(built.result, inputs.folder, folder, facts)
     else:
-        export_policy(built.result, inputs.tokenizer, inputs.folder, folder, stage)
+        export_policy(built.result, inputs.folder, folder, stage)
     return folder
 
 
 def reward_facts(reward: Role, inputs: Inputs, data: PreferenceData, token_budget: int | None) -> RewardFacts:
     """Constants and accuracy on held-out pairs; on the training pairs where none are held out (then no accuracy)."""
     measured = data.held_out if len(data.held_out) else data.train
-    scores = scores_of(reward, measured, token_budget)
+    scores = scores_of(reward, measured.rows, token_budget)
     seen = moments(scores)
     assert seen.std is not None
     accuracy = None
@@ -49,9 +45,3 @@ def reward_facts(reward: Role, inputs: Inputs, data: PreferenceData, token_budge
         held_out_pairs=len(data.held_out),
         accuracy=accuracy,
     )
-
-
-@torch.no_grad()
-def scores_of(reward: Role, pairs: Preferences, token_budget: int | None) -> torch.Tensor:
-    """f32 [2 * pairs], chosen and rejected in turn."""
-    return torch.cat([sequence_scores(reward, batch.rows) for batch in pairs.microbatches(token_budget)])

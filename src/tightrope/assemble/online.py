@@ -9,6 +9,7 @@ from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
 from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.parts import Assembled, Outputs, optimizers_of, rate_factor
+from tightrope.config.errors import TightropeError
 from tightrope.data.prompts import PromptData
 from tightrope.data.samplers import PromptSampler
 from tightrope.guardian.guardian import StepGuardian
@@ -136,7 +137,13 @@ def reward_of(config: PPOConfig | RLOOConfig, inputs: Inputs, roles: Roles) -> t
     if config.reward.normalise != "manifest":
         return source, RewardNormaliser()
     manifest = read_manifest(inputs.reward_folder)
-    return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
+    if manifest is None or manifest.reward_mean is None or manifest.reward_std is None:
+        raise TightropeError(
+            "the reward model's manifest holds no constants",
+            where=str(inputs.reward_folder),
+            fix="set reward.normalise to samples",
+        )
+    return source, RewardNormaliser.from_manifest(manifest.reward_mean, manifest.reward_std)
 
 
 def update_plan(config: PPOConfig | RLOOConfig, roles: Roles) -> UpdatePlan:

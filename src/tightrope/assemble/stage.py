@@ -157,7 +157,8 @@ def require_same_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> No
 def machine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs from the machine and build that wrote the checkpoint, bit-equality being promised on the same.
 
-    >>> machine_changes({"threads": 2, "device": "cpu", "packages": {}}, {"threads": 1, "device": "cpu", "packages": {}})
+    >>> one = {"device": "cpu", "threads": 2, "packages": {}}
+    >>> machine_changes(one, one | {"threads": 1})
     ['threads was 2, is 1']
     """
     pairs = {name: (before.get(name), now[name]) for name in ("device", "threads")}
