@@ -103,7 +103,7 @@ def test_numbers_in_any_usual_form_are_rewards(result):
         ("[]", "expected 3 numbers, found 0"),
         (
             "[1.0, '2.0', 3.0]",
-            "sample 1 (data row 11, prompt 'prompt 1') is not a number; expected a number, found str",
+            "sample 1 (data row 11, prompt 'prompt 1') is not a number; expected a number",
         ),
         ("[1.0, 2.0, None]", "sample 2 (data row 12, prompt 'prompt 2') is not a number"),
         ("[[1.0], [2.0], [3.0]]", "sample 0 (data row 10, prompt 'prompt 0') is not a number"),
@@ -129,9 +129,8 @@ def test_a_reward_that_is_not_finite_is_named(write, value):  # B71
 
 
 def test_an_exception_names_the_users_line(write):
-    spec = write(
-        "def helper(s):\n    return s.prompt.row['missing']\n\ndef reward(samples):\n    return [*map(helper, samples)]\n"
-    )
+    helper = "def helper(s):\n    return s.prompt.row['missing']\n"
+    spec = write(helper + "def reward(samples):\n    return [*map(helper, samples)]\n")
     with pytest.raises(TightropeError) as caught:
         load_function(spec).score(SAMPLES)
     assert caught.value.where is not None and caught.value.where.endswith("my_reward.py:2")
@@ -153,7 +152,7 @@ def test_leaving_is_not_an_error_of_the_function(write):
 
 @pytest.mark.parametrize("spec", ["", "reward", "module:", ":reward", "file.py"])
 def test_a_specification_has_two_parts(spec):
-    with pytest.raises(TightropeError, match="expected module:function or path/file.py:function"):
+    with pytest.raises(TightropeError, match=r"expected module:function or path/file\.py:function"):
         load_function(spec)
 
 
@@ -176,7 +175,7 @@ def test_a_file_that_does_not_give_a_function_is_refused(write, code, name, mess
 def test_a_missing_file_or_module_is_refused(tmp_path):
     with pytest.raises(TightropeError, match="no such file"):
         load_function(f"{tmp_path}/none.py:reward")
-    with pytest.raises(TightropeError, match="cannot be imported.*no_such_module_anywhere"):
+    with pytest.raises(TightropeError, match=r"cannot be imported.*no_such_module_anywhere"):
         load_function("no_such_module_anywhere:reward")
 
 
