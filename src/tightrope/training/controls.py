@@ -60,11 +60,11 @@ class BetaDial:
         self.beta = max(beta, self._floor) if step < self._floor_until else beta
 
     def multiply(self, factor: float, step: int) -> None:
-        """The guardian's move at the end of ``step``; holds against controller and schedule for the cooldown."""
+        """The guardian's move at the end of ``step``. A raise holds against controller and schedule for the cooldown;
+        a reduction ends the cooldown of an earlier raise."""
         self.beta *= factor
         self._boost *= factor
-        if factor > 1.0:
-            self._floor, self._floor_until = self.beta, step + 1 + COOLDOWN_STEPS
+        self._floor, self._floor_until = (self.beta, step + 1 + COOLDOWN_STEPS) if factor > 1.0 else (0.0, -1)
 
     def state_dict(self) -> State:
         return {

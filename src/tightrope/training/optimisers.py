@@ -88,12 +88,12 @@ class NamedWeights:
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Raises ValueError when names or shapes differ: nothing is loaded then."""
+        """Raises ValueError when groups, names or shapes differ: nothing is loaded then."""
+        if set(state) != set(self._groups):
+            raise ValueError(f"checkpoint holds the weights of {sorted(state)}, the run trains {sorted(self._groups)}")
         for name, group in self._groups.items():
-            missing = set(group) ^ set(state.get(name, {}))
-            wrong = [
-                key for key, p in group.items() if key in state.get(name, {}) and state[name][key].shape != p.shape
-            ]
+            missing = set(group) ^ set(state[name])
+            wrong = [key for key, p in group.items() if key in state[name] and state[name][key].shape != p.shape]
             if missing or wrong:
                 raise ValueError(f"checkpoint does not fit the {name}: {sorted(missing | set(wrong))[:3]}")
         for name, group in self._groups.items():

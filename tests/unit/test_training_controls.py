@@ -1,0 +1,141 @@
+"""Who moves beta, in which order, and does the dial come back exactly?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tightrope.config.schema import KLSection
+from tightrope.training.controls import COOLDOWN_STEPS, BetaDial, default_target
+
+TOTAL = 11
+
+
+def dial(total_steps: int = TOTAL, **options) -> BetaDial:
+    given = {"beta": 0.1, "target": 6.0} | options
+    if given.get("mode") != "linear":
+        given.pop("beta_end", None)  # refused where it does nothing
+    return BetaDial(KLSection(**given), total_steps)
+
+
+def test_fixed_beta_stays() -> None:
+    knob = dial(mode="fixed")
+    knob.after_step(0, 1000.0, 64)
+    assert knob.value() == 0.1
+
+
+def test_adaptive_beta_follows_the_log_space_controller() -> None:
+    knob = dial(mode="adaptive")
+    knob.after_step(0, 12.0, 64)
+    assert knob.value() == pytest.approx(0.1 * math.exp(0.1))
+    knob.after_step(1, 0.0, 64)
+    assert knob.value() == pytest.approx(0.1)
+    knob.after_step(2, 1e6, 64)
+    assert knob.value() == pytest.approx(0.1 * math.exp(0.2))
+
+
+def test_adaptive_beta_keeps_its_bounds() -> None:
+    knob = dial(mode="adaptive", beta_min=0.05, beta_max=0.11)
+    for step in range(20):
+        knob.after_step(step, 100.0, 64)
+    assert knob.value() == 0.11
+    for step in range(20):
+        knob.after_step(step, -100.0, 64)
+    assert knob.value() == 0.05
+
+
+def test_zieglers_beta_depends_on_the_number_of_responses() -> None:
+    knob = dial(mode="ziegler", horizon=10_000, beta=0.2)
+    knob.after_step(0, 12.0, 256)
+    assert knob.value() == pytest.approx(0.201024)
+
+
+def test_linear_beta_is_at_its_start_in_step_0_and_at_its_end_in_the_last() -> None:
+    knob = dial(mode="linear", beta=0.2, beta_end=0.1)
+    seen = []
+    for step in range(TOTAL):
+        seen.append(knob.value())
+        knob.after_step(step, 1000.0, 64)
+    assert seen == pytest.approx([0.2 - 0.01 * step for step in range(TOTAL)])
+
+
+def test_without_a_target_a_controller_leaves_beta_alone() -> None:
+    knob = dial(mode="adaptive", target=None)
+    knob.after_step(0, 1000.0, 64)
+    assert knob.value() == 0.1
+
+
+def test_the_target_is_settled_once_from_the_length_of_responses() -> None:
+    knob = dial(target=None)
+    knob.settle_target(100.0)
+    assert knob.target == pytest.approx(10.0)
+    knob.settle_target(500.0)
+    assert knob.target == pytest.approx(10.0)
+    named = dial(target=6.0)
+    named.settle_target(500.0)
+    assert named.target == 6.0
+    assert default_target(1.0) == 4.0
+
+
+@pytest.mark.parametrize("mode", ["adaptive", "fixed", "linear", "ziegler"])
+def test_the_guardian_overrules_controller_and_schedule_for_a_cooldown(mode) -> None:
+    """Each step the controller pulls down; the guardian's raise after step 3 holds through the cooldown."""
+    knob = dial(mode=mode, beta_end=0.0, gain=1.0, max_step=1.0)
+    for step in range(4):
+        knob.after_step(step, 0.0, 512)
+    knob.multiply(4.0, 3)
+    raised = knob.value()
+    for step in range(4, 4 + COOLDOWN_STEPS):
+        knob.after_step(step, 0.0, 512)
+        assert knob.value() >= raised
+    knob.after_step(4 + COOLDOWN_STEPS, 0.0, 512)
+    if mode == "fixed":
+        assert knob.value() == raised
+    else:
+        assert knob.value() < raised
+
+
+def test_the_floor_does_not_keep_beta_from_rising() -> None:
+    knob = dial(mode="adaptive")
+    knob.multiply(2.0, 0)
+    knob.after_step(1, 100.0, 64)
+    assert knob.value() == pytest.approx(0.2 * math.exp(0.2))
+
+
+def test_the_guardian_may_lower_what_it_raised() -> None:
+    knob = dial(mode="fixed")
+    knob.multiply(4.0, 0)
+    knob.multiply(0.5, 1)
+    knob.after_step(2, 0.0, 64)
+    assert knob.value() == pytest.approx(0.2)
+
+
+def test_two_raises_compound() -> None:
+    knob = dial(mode="fixed")
+    knob.multiply(2.0, 0)
+    knob.after_step(1, 0.0, 64)
+    knob.multiply(2.0, 1)
+    knob.after_step(2, 0.0, 64)
+    assert knob.value() == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("mode", ["adaptive", "fixed", "linear", "ziegler"])
+def test_a_restored_dial_goes_on_as_if_never_interrupted(mode) -> None:
+    def moves(knob: BetaDial, steps: range) -> list[float]:
+        values = []
+        for step in steps:
+            knob.after_step(step, 3.0 * step, 64)
+            if step == 2:
+                knob.multiply(2.0, step)
+            values.append(knob.value())
+        return values
+
+    straight, first, second = (dial(mode=mode, beta_end=0.0, target=None) for _ in range(3))
+    straight.settle_target(80.0)
+    first.settle_target(80.0)
+    expected = moves(straight, range(10))
+    begun = moves(first, range(4))
+    second.load_state_dict(first.state_dict())
+    assert begun + moves(second, range(4, 10)) == expected
+    assert second.target == straight.target
