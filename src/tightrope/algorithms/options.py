@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from tightrope.config.base import Section
+from tightrope.config.base import Section, refused
 from tightrope.config.schema import OnlineConfig, RunConfig
 
 
@@ -70,23 +70,58 @@ class DPOOptions(OfflineOptions):
 
 
 class SFTConfig(RunConfig):
+    stage: ClassVar[str] = "sft"
     sft: SFTOptions = SFTOptions()
+    """Supervised fine-tuning."""
 
 
 class RewardModelConfig(RunConfig):
+    stage: ClassVar[str] = "rm"
     reward_model: RewardModelOptions = RewardModelOptions()
+    """The reward model's training."""
 
 
 class DPOConfig(RunConfig):
+    stage: ClassVar[str] = "dpo"
     dpo: DPOOptions = DPOOptions()
+    """Direct preference optimization."""
 
 
 class PPOConfig(OnlineConfig):
+    stage: ClassVar[str] = "ppo"
     ppo: PPOOptions = PPOOptions()
+    """The update of policy and critic."""
+
+    @model_validator(mode="after")
+    def fills_its_minibatches(self) -> Self:
+        check_minibatches("ppo", self.ppo.minibatches, self.rollout.sequences)
+        return self
 
 
 class RLOOConfig(OnlineConfig):
+    stage: ClassVar[str] = "rloo"
     rloo: RLOOOptions = RLOOOptions()
+    """The update of the policy."""
+
+    @model_validator(mode="after")
+    def has_groups(self) -> Self:
+        if self.rollout.samples_per_prompt < 2:
+            raise refused(
+                "rollout.samples_per_prompt",
+                "RLOO compares responses to the same prompt, and rollout.samples_per_prompt is 1",
+                "set rollout.samples_per_prompt to 2 or more",
+            )
+        check_minibatches("rloo", self.rloo.minibatches, self.rollout.sequences)
+        return self
+
+
+def check_minibatches(section: str, minibatches: int, sequences: int) -> None:
+    if minibatches > sequences:
+        raise refused(
+            f"{section}.minibatches",
+            f"{minibatches} minibatches cannot be made of {sequences} responses a step",
+            f"set {section}.minibatches to at most {sequences}, or raise rollout.prompts_per_step",
+        )
 
 
 CONFIGS: dict[str, type[RunConfig]] = {
@@ -96,3 +131,79 @@ CONFIGS: dict[str, type[RunConfig]] = {
     "ppo": PPOConfig,
     "rloo": RLOOConfig,
 }
+
+SMALL_BATCH = 32
+"""Responses a step under which PPO's advantages and the adaptive beta become noise."""
+LOW_TEMPERATURE = 0.5
+"""Sampling temperature under which responses to a prompt are nearly the same."""
+WIDE_CLIP = 0.3
+"""Clip range over which the ratio no longer holds the policy near the one that sampled."""
+
+
+def warnings_of(config: RunConfig) -> list[str]:
+    """What is allowed but seldom meant, one sentence each."""
+    found = schedule_warnings(config)
+    if isinstance(config, OnlineConfig):
+        found += online_warnings(config)
+    if isinstance(config, PPOConfig):
+        found += clip_warnings("ppo", config.ppo.clip_range) + critic_warnings(config)
+    if isinstance(config, RLOOConfig):
+        found += clip_warnings("rloo", config.rloo.clip_range)
+    return found
+
+
+def schedule_warnings(config: RunConfig) -> list[str]:
+    steps, found = config.training.steps, list[str]()
+    if config.checkpoint.every > steps:
+        found.append(
+            f"checkpoint.every ({config.checkpoint.every}) is over training.steps ({steps}): only the end is saved"
+        )
+    if config.optimizer.warmup_steps >= steps:
+        found.append(
+            f"optimizer.warmup_steps ({config.optimizer.warmup_steps}) is not under training.steps ({steps}): "
+            "the peak learning rate is never reached"
+        )
+    return found
+
+
+def online_warnings(config: OnlineConfig) -> list[str]:
+    found = list[str]()
+    sequences, steps = config.rollout.sequences, config.training.steps
+    if sequences < SMALL_BATCH:
+        found.append(f"{sequences} responses a step are few (under {SMALL_BATCH}): expect noisy updates")
+    if config.reward.missing_eos.mode == "replace":
+        found.append(
+            "reward.missing_eos.mode: replace raises the reward of bad responses that were cut; subtract does not"
+        )
+    if config.evaluation.every > steps and config.evaluation.prompts:
+        found.append(
+            f"evaluation.every ({config.evaluation.every}) is over training.steps ({steps}): only both ends are probed"
+        )
+    if config.kl.always_zero:
+        found.append("kl.beta is 0: nothing keeps the policy near where it started")
+    if config.rollout.temperature < LOW_TEMPERATURE:
+        found.append(f"rollout.temperature {config.rollout.temperature:g} is low: the policy explores little")
+    if (
+        config.guardian.kl_limit is not None
+        and config.kl.target is not None
+        and config.guardian.kl_limit <= config.kl.target
+    ):
+        found.append("guardian.kl_limit is not over kl.target: the guardian will act on a healthy run")
+    return found
+
+
+def clip_warnings(section: str, clip_range: float) -> list[str]:
+    if clip_range <= WIDE_CLIP:
+        return []
+    return [f"{section}.clip_range {clip_range:g} is wide (over {WIDE_CLIP}): updates may go far"]
+
+
+def critic_warnings(config: PPOConfig) -> list[str]:
+    found, rates = list[str](), config.optimizer
+    if rates.critic_learning_rate is not None and rates.critic_learning_rate <= rates.learning_rate:
+        found.append(
+            "optimizer.critic_learning_rate is not over optimizer.learning_rate: the critic will lag behind the policy"
+        )
+    if config.ppo.value_warmup_steps >= config.training.steps:
+        found.append("ppo.value_warmup_steps is not under training.steps: the policy is never trained")
+    return found

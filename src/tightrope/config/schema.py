@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from tightrope.config.base import Section
+from tightrope.config.base import Section, refused
+
+FunctionSpec = Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
+"""``module:function`` or ``file.py:function``."""
+MomentDecay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class LoraSection(Section):
@@ -61,6 +65,22 @@ class RolloutSection(Section):
     fixed_prompts: bool = False
     """The same prompts every step, to measure progress."""
 
+    @property
+    def sequences(self) -> int:
+        """Responses of one step."""
+        return self.prompts_per_step * self.samples_per_prompt
+
+    @model_validator(mode="after")
+    def samples_what_it_scores(self) -> Self:
+        for key, value in (("top_k", self.top_k), ("top_p", self.top_p)):
+            if value is not None:
+                raise refused(
+                    key,
+                    f"rollout.{key} is refused in RL, because the sampled distribution must be the scored one",
+                    f"remove {key}; use rollout.temperature to sharpen the samples",
+                )
+        return self
+
 
 class MissingEosSection(Section):
     mode: Literal["subtract", "replace", "off"] = "subtract"
@@ -72,16 +92,30 @@ class MissingEosSection(Section):
 class RewardSection(Section):
     model: Path | None = None
     """Reward-model folder; scores text, so base and tokenizer may differ from the policy's."""
-    function: str | None = None
+    function: FunctionSpec | None = None
     """``module:function`` or ``file.py:function``, called with the samples (original row and response text)."""
     normalise: Literal["samples", "manifest", "off"] = "samples"
-    """Gain and bias to mean 0, std 1: from samples of the starting policy, from the reward model's manifest, or none."""
+    """Gain and bias to mean 0, std 1: from the starting policy's samples, the reward model's manifest, or none."""
     normalise_samples: PositiveInt = 256
     """Responses drawn for ``normalise: samples``."""
     missing_eos: MissingEosSection = MissingEosSection()
     """What a cut response costs."""
     length_cost: float = 0.0
     """The reward loses this much per response token (reward - cost x length)."""
+
+    @model_validator(mode="after")
+    def has_one_source(self) -> Self:
+        if self.model is None and self.function is None:
+            raise refused("", "nothing gives rewards", "set reward.model or reward.function")
+        if self.model is not None and self.function is not None:
+            raise refused("function", "both reward.model and reward.function are set", "remove one of them")
+        if self.model is None and self.normalise == "manifest":
+            raise refused(
+                "normalise",
+                "reward.normalise: manifest reads a reward model's manifest, and reward.function has none",
+                "set reward.normalise to samples or off",
+            )
+        return self
 
 
 class KLSection(Section):
@@ -106,6 +140,28 @@ class KLSection(Section):
     allow_zero: bool = False
     """Permit beta 0 with a learned reward model."""
 
+    @property
+    def always_zero(self) -> bool:
+        """No step of the run has a KL penalty. (A linear schedule may start from 0 or end there.)"""
+        return self.beta == 0 and not (self.mode == "linear" and self.beta_end)
+
+    @model_validator(mode="after")
+    def moves_within_bounds(self) -> Self:
+        if self.beta_min > self.beta_max:
+            raise refused("beta_min", "kl.beta_min is above kl.beta_max", "swap them")
+        if self.mode == "linear" and self.beta_end is None:
+            raise refused("mode", "kl.mode: linear has no end", "set kl.beta_end")
+        if self.mode != "linear" and self.beta_end is not None:
+            raise refused("beta_end", f"kl.beta_end does nothing with kl.mode: {self.mode}", "set kl.mode: linear")
+        moving = self.mode in ("adaptive", "ziegler") and self.beta > 0
+        if moving and not self.beta_min <= self.beta <= self.beta_max:
+            raise refused(
+                "beta",
+                "kl.beta starts outside kl.beta_min and kl.beta_max",
+                f"take one from {self.beta_min:g} to {self.beta_max:g}, or move the bounds",
+            )
+        return self
+
 
 class OptimizerSection(Section):
     learning_rate: PositiveFloat = 1e-5
@@ -116,7 +172,7 @@ class OptimizerSection(Section):
     """``linear`` falls to 0 over the run."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear rise from 0."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[MomentDecay, MomentDecay] = (0.9, 0.999)
     """Adam's moment decays."""
     eps: PositiveFloat = 1e-5
     """Adam's epsilon (1e-5 as in lm-human-preferences)."""
@@ -156,7 +212,7 @@ class EvaluationSection(Section):
     """Steps between probes: the same held-out prompts with the same random numbers."""
     prompts: int = Field(default=32, ge=0)
     """Held-out prompts of a probe; 0 turns it off."""
-    function: str | None = None
+    function: FunctionSpec | None = None
     """Held-out judge (``module:function``): reported, never trained on."""
 
 
@@ -172,9 +228,11 @@ class SamplesSection(Section):
 class RunConfig(Section):
     """What every stage has."""
 
+    stage: ClassVar[str]
+    """The stage's name, as it stands in ``resolved.yaml``."""
     output: Path
     """Run folder."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Keys every random number of the run."""
     model: ModelSection
     data: DataSection
@@ -192,3 +250,21 @@ class OnlineConfig(RunConfig):
     kl: KLSection = KLSection()
     evaluation: EvaluationSection = EvaluationSection()
     samples: SamplesSection = SamplesSection()
+
+    @model_validator(mode="after")
+    def holds_the_policy(self) -> Self:
+        """Without a KL penalty the policy drifts to whatever a learned reward model overrates."""
+        kl = self.kl
+        if kl.always_zero and self.reward.model is not None and not kl.allow_zero:
+            raise refused(
+                "kl.beta",
+                "zero KL with a learned reward model, so nothing keeps the policy from what the model overrates",
+                "set kl.beta above 0, or kl.allow_zero: true if you mean it",
+            )
+        if kl.beta == 0 and kl.mode in ("adaptive", "ziegler"):
+            raise refused(
+                "kl.beta",
+                f"kl.mode: {kl.mode} multiplies beta, so it can never leave 0",
+                "set kl.mode: fixed, or kl.beta above 0",
+            )
+        return self
