@@ -11,12 +11,15 @@ from tightrope.config.errors import TightropeError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``linear_layers``: names of all matrices of a layer, which adapters are put on; ``conv1d``: stored transposed."""
+    """``linear_layers``: names of all matrices of a layer, which adapters are put on; ``conv1d``: stored transposed;
+    ``classifier``: the transformers class that loads a reward model.
+    """
 
     name: str
     linear_layers: tuple[str, ...]
     conv1d: bool
     context_key: str
+    classifier: str
 
     def context_length(self, config: Mapping[str, Any]) -> int:
         return int(config[self.context_key])
@@ -28,8 +31,9 @@ FAMILIES = {
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         False,
         "max_position_embeddings",
+        "LlamaForSequenceClassification",
     ),
-    "gpt2": Family("gpt2", ("c_attn", "c_proj", "c_fc"), True, "n_positions"),
+    "gpt2": Family("gpt2", ("c_attn", "c_proj", "c_fc"), True, "n_positions", "GPT2ForSequenceClassification"),
 }
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Their frequencies depend on the longest sequence of the call: a row's log-probs would depend on its neighbours."""

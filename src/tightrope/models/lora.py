@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ def add_adapter(network: Network, name: str, shape: LoraSection | Shape, seed: i
     every device, and no global random number is used up.
     """
     config = lora_config(network, shape)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several adapters are meant
         inject_adapter_in_model(config, network.trunk, name)
     network.register_adapter(name)
     generator = torch.Generator().manual_seed(seed)

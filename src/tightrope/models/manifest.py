@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,8 +31,9 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "add_bos_t
 
 @dataclass(frozen=True, slots=True)
 class StageManifest:
-    """``fingerprints`` score a few fixed texts, for the next stage to reproduce; ``reward_mean`` and ``reward_std``
-    are those of held-out scores; ``accuracy`` is on held-out pairs with its 95 % interval. Absent where not measured.
+    """``fingerprints`` are the scores of fixed texts, for the next stage to reproduce; ``reward_mean`` and
+    ``reward_std`` are those of held-out scores; ``accuracy`` is on held-out pairs with its 95 % interval. None where
+    not measured.
     """
 
     kind: Kind
@@ -43,9 +44,10 @@ class StageManifest:
     dtype: str
     head: str | None = None
     adapter: bool = False
-    fingerprints: Mapping[str, float] = field(default_factory=dict[str, float])
+    fingerprints: tuple[float, ...] = ()
     reward_mean: float | None = None
     reward_std: float | None = None
+    held_out_pairs: int | None = None
     accuracy: float | None = None
     accuracy_interval: tuple[float, float] | None = None
     schema: int = SCHEMA
@@ -66,6 +68,7 @@ def read_manifest(folder: Path) -> StageManifest | None:
             raise ValueError(f"schema {fields['schema']}, this version reads {SCHEMA}")
         if fields["kind"] not in NAMES:
             raise ValueError(f"unknown kind {fields['kind']!r}")
+        fields["fingerprints"] = tuple(fields["fingerprints"])
         if fields["accuracy_interval"] is not None:
             fields["accuracy_interval"] = tuple(fields["accuracy_interval"])
         return StageManifest(**fields)

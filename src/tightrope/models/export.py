@@ -1,0 +1,187 @@
+"""How does a role become a folder that other tools load? Plain safetensors beside the source's own tokenizer files.
+
+    export/            AutoModelForCausalLM, or AutoModelForSequenceClassification with one label for a reward model
+    export/adapter/    with LoRA: the adapter alone, for PeftModel over the base; the weights above are merged
+A folder appears complete or not at all. Tokenizer files and chat template are copied byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tightrope.config.errors import TightropeError
+from tightrope.maths.diagnostics import Interval
+from tightrope.models.load import eos_ids, load_tokenizer, read_json
+from tightrope.models.lora import adapter_layers, merged_delta, save_adapter, shape_of
+from tightrope.models.manifest import (
+    ADAPTER_FOLDER,
+    HEAD,
+    Kind,
+    StageManifest,
+    base_hash,
+    file_hashes,
+    template_hash,
+    tokenizer_hash,
+    write_manifest,
+)
+from tightrope.models.roles import ADAPTER_MARK, Role
+
+COPIED = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+    "*.spm",
+)
+BASE_LAYER = ".base_layer."
+"""Where peft keeps the original weight of a layer with adapters."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFacts:
+    """What was measured on a finished reward model. ``accuracy`` None: no held-out pairs."""
+
+    fingerprints: Sequence[float]
+    mean: float
+    std: float
+    held_out_pairs: int
+    accuracy: Interval | None
+
+
+def export_policy(role: Role, source: Path, folder: Path, stage: str) -> None:
+    """``source`` is the folder the role started from. Raises TightropeError where the folder cannot be written."""
+    with appearing(folder) as beside:
+        config = read_json(source / "config.json")
+        if (source / "generation_config.json").is_file():
+            shutil.copyfile(source / "generation_config.json", beside / "generation_config.json")
+        _write(role, source, beside, config, merged_weights(role))
+        write_manifest(beside, _manifest("sft" if stage == "sft" else "policy", role, source, beside))
+
+
+def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) -> None:
+    assert role.head is not None
+    prefix = role.network.model.base_model_prefix
+    weights = {f"{prefix}.{name}": value for name, value in merged_weights(role).items()}
+    weights[HEAD] = role.head.weight.detach().cpu()[None]
+    with appearing(folder) as beside:
+        config = read_json(source / "config.json") | {
+            "architectures": [role.network.family.classifier],
+            "id2label": {"0": "score"},
+            "label2id": {"score": 0},
+            "pad_token_id": _reward_pad_id(source),
+        }
+        _write(role, source, beside, config, weights)
+        write_manifest(beside, _manifest("reward", role, source, beside, facts))
+
+
+@torch.no_grad()
+def merged_weights(role: Role) -> dict[str, Tensor]:
+    """The network's weights on the CPU, the role's adapter added in, other adapters left out, tied ones once."""
+    layers = {} if role.adapter is None else adapter_layers(role.network, role.adapter)
+    trunk_prefix = "" if role.network.trunk is role.network.model else f"{role.network.model.base_model_prefix}."
+    deltas = {f"{trunk_prefix}{name}.weight": layer for name, layer in layers.items()}
+    weights: dict[str, Tensor] = {}
+    for name, parameter in role.network.model.named_parameters():
+        if ADAPTER_MARK in name:
+            continue
+        plain, value = name.replace(BASE_LAYER, "."), parameter.detach()
+        if plain in deltas and role.adapter is not None:
+            value = (value.float() + merged_delta(deltas[plain], role.adapter).float()).to(value.dtype)
+        weights[plain] = value.cpu().contiguous()
+    return weights
+
+
+def _write(role: Role, source: Path, folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(role.network.dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for file in sorted({file for pattern in COPIED for file in source.glob(pattern) if file.is_file()}):
+        shutil.copyfile(file, folder / file.name)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    if role.adapter is not None:
+        head = {} if role.head is None or HEAD not in weights else {HEAD: weights[HEAD]}
+        save_adapter(role.network, role.adapter, shape_of(role.network, role.adapter), folder / ADAPTER_FOLDER, head)
+
+
+def _reward_pad_id(source: Path) -> int | None:
+    """transformers reads the score before the pads. Where pad is EOS it would skip the final EOS, which was trained on.
+
+    None then: transformers reads the very last token of a single row and refuses a padded batch.
+    """
+    tokenizer = load_tokenizer(source)
+    pad: Any = tokenizer.pad_token_id
+    return None if pad in eos_ids(source, tokenizer) else pad
+
+
+def _manifest(kind: Kind, role: Role, source: Path, folder: Path, facts: RewardFacts | None = None) -> StageManifest:
+    interval = None if facts is None or facts.accuracy is None else facts.accuracy
+    return StageManifest(
+        kind=kind,
+        base=base_hash(source),
+        tokenizer=tokenizer_hash(folder),
+        template=template_hash(folder),
+        files=file_hashes(folder),
+        dtype=str(role.network.dtype).removeprefix("torch."),
+        head=None if facts is None else HEAD,
+        adapter=role.adapter is not None,
+        fingerprints=() if facts is None else tuple(facts.fingerprints),
+        reward_mean=None if facts is None else facts.mean,
+        reward_std=None if facts is None else facts.std,
+        held_out_pairs=None if facts is None else facts.held_out_pairs,
+        accuracy=None if interval is None else interval.estimate,
+        accuracy_interval=None if interval is None else (interval.low, interval.high),
+    )
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A new folder to fill; it takes its name, durably, when the block ends without an error."""
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        yield beside
+        for path in [*beside.rglob("*"), beside]:
+            _sync(path)
+        _replace(beside, folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise TightropeError(f"the model cannot be written: {error}", where=str(folder)) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """A folder cannot be renamed over a full one, so the old one steps aside until the new one is in place."""
+    if not folder.exists():
+        os.rename(new, folder)
+        return
+    old = new.with_suffix(".old")
+    os.rename(folder, old)
+    try:
+        os.rename(new, folder)
+    except OSError:
+        os.rename(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
