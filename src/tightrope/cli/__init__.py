@@ -1,0 +1,1 @@
+"""The command line: one file a command, imported only when its word is typed."""
