@@ -1,20 +1,24 @@
-"""The commands that train: ``sft``, ``ppo``, ``rloo``, ``dpo``, and ``resume``; ``rm train`` is in ``rm.py``."""
+"""The commands that train: ``sft``, ``ppo``, ``rloo``, ``dpo``, and ``resume``; ``rm train`` is in ``rm.py``.
+
+A wrong config is told before torch is imported.
+"""
 
 from __future__ import annotations
 
 import json as json_format
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from tightrope.algorithms.options import CONFIGS, warnings_of
-from tightrope.assemble.stage import DisplayFor, Finished, resume as resume_stage, start
-from tightrope.cli.display import display_for
 from tightrope.config.load import load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
-from tightrope.protocols import Display
+
+if TYPE_CHECKING:
+    from tightrope.assemble.stage import DisplayFor, Finished
+    from tightrope.protocols import Display
 
 EXIT_CODES = {"finished": 0, "interrupted": 75, "stopped": 76}  # 75: EX_TEMPFAIL, "resume me"
 
@@ -51,6 +55,8 @@ def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
     run
         Folder of the run.
     """
+    from tightrope.assemble.stage import resume as resume_stage
+
     finish(resume_stage(run, shown(quiet)), json)
 
 
@@ -58,10 +64,14 @@ def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_js
     config = load_config(path, overrides, CONFIGS[stage])
     for warning in warnings_of(config):
         print(f"warning: {warning}", file=sys.stderr)
+    from tightrope.assemble.stage import start
+
     finish(start(stage, config, shown(quiet)), as_json)
 
 
 def shown(quiet: bool) -> DisplayFor:
+    from tightrope.cli.display import display_for
+
     def display(stage: str, config: RunConfig) -> Display:
         digest = config.samples.digest_every if isinstance(config, OnlineConfig) else 0
         return display_for(stage, config.training.steps, quiet, digest)
