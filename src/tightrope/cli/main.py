@@ -1,0 +1,96 @@
+"""The ``tightrope`` command: which words exist, and how any mistake becomes one line and exit code 2.
+
+Commands are named by import strings, so that ``--help`` and mistyped words never wait for torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, UnknownCommandError
+
+from tightrope import __version__
+from tightrope.config.errors import TightropeError, one_line
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: whoever read our output left, as ``head`` does."""
+
+COMMANDS = {
+    "demo": ("tightrope.cli.demo:demo", "Watch a small model learn from preferences, in minutes."),
+    "check": ("tightrope.cli.check:check", "Prove a config and its data before anything is trained."),
+    "sft": ("tightrope.cli.stages:sft", "Fine-tune on demonstrations."),
+    "ppo": ("tightrope.cli.stages:ppo", "Train against a reward with PPO."),
+    "rloo": ("tightrope.cli.stages:rloo", "Train against a reward with RLOO."),
+    "dpo": ("tightrope.cli.stages:dpo", "Train on preferences directly with DPO."),
+    "resume": ("tightrope.cli.stages:resume", "Go on with a run that was interrupted, bit for bit."),
+    "generate": ("tightrope.cli.generate:generate", "Write several answers to each prompt, to be compared."),
+    "label": ("tightrope.cli.label:label", "Compare answers in the terminal and write preferences."),
+    "samples": ("tightrope.cli.samples:samples", "Read what the policy wrote at any step of a run."),
+    "env": ("tightrope.cli.env:env", "Show versions and the machine, for a bug report."),
+}
+REWARD_MODEL_COMMANDS = {
+    "train": ("tightrope.cli.rm:train", "Train a reward model on preferences."),
+    "score": ("tightrope.cli.rm:score", "Score answers with a reward model."),
+}
+
+
+def build() -> App:
+    # Help texts are plain: markdown would load a parser at each --help.
+    app = App(
+        name="tightrope",
+        help="RLHF on one machine: SFT, reward model, PPO, RLOO, DPO.",
+        help_format="plaintext",
+        version=__version__,
+    )
+    reward_model = App(name="rm", help="Train a reward model, or score answers with one.", help_format="plaintext")
+    for group, commands in ((app, COMMANDS), (reward_model, REWARD_MODEL_COMMANDS)):
+        for name, (function, help_line) in commands.items():
+            group.command(function, name=name, help=help_line)
+    app.command(reward_model)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command; leaves the process with an exit code when something is wrong."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        build()(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except UnknownCommandError:
+        fail(unknown_command(words))
+    except CycloptsError as error:
+        fail(TightropeError(one_line(str(error)).rstrip("."), fix="see tightrope --help"))
+    except TightropeError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(BROKEN_PIPE) from None
+
+
+def unknown_command(words: Sequence[str]) -> TightropeError:
+    """cyclopts would import every command to say this."""
+    within, names = ("rm ", REWARD_MODEL_COMMANDS) if words[0] == "rm" else ("", {**COMMANDS, "rm": ()})
+    word = words[1] if within and words[1:] else words[0]
+    near = difflib.get_close_matches(word, names, n=1)
+    return TightropeError(
+        f"there is no command `{within}{word}`",
+        fix=f"did you mean `tightrope {within}{near[0]}`?" if near else f"see tightrope {within}--help",
+    )
+
+
+def fail(error: TightropeError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(WRONG_INPUT) from error
+
+
+if __name__ == "__main__":
+    main()
