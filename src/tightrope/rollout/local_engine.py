@@ -152,7 +152,7 @@ class LocalEngine:
             rows=TokenRows.of(pairs),
             behaviour_logprobs=torch.cat([d.logprobs[real] for d, real in zip(draws, sampled, strict=True)]),
             finish_reason=tuple("stop" if flag else "length" for flag in stopped),
-            responses=tuple(self._tokenizer.decode(ids, skip_special_tokens=True) for ids in texts),
+            responses=tuple(self._tokenizer.batch_decode(texts, skip_special_tokens=True)),
             prompts=tuple(prompts),
             prompt_index=prompt_index,
             sample_index=sample_index,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def checked_rewards(result: object, samples: Sequence[Sample], source: str) -> l
 
 def _finite(value: object, position: int, sample: Sample, source: str) -> float:
     scalar = value.item() if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0 else value
-    if not isinstance(scalar, Real):
+    if not isinstance(scalar, int | float):
         raise TightropeError(
             f"the reward of {described(position, sample)} is not a number",
             where=source,
