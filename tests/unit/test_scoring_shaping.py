@@ -11,7 +11,9 @@ from tightrope.scoring.shaping import shape_rewards
 
 
 def section(mode="off", value=1.0, **fields):
-    return RewardSection(missing_eos=MissingEosSection(mode=mode, value=value), **{"normalise": "off"} | fields)
+    return RewardSection(
+        missing_eos=MissingEosSection(mode=mode, value=value), **{"function": "file.py:f", "normalise": "off"} | fields
+    )
 
 
 def shaped(raw, stopped, rules, normaliser=None, lengths=None):

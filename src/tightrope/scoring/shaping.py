@@ -21,7 +21,7 @@ def shape_rewards(
     """(reward, parts), each f32 [sequences]; ``lengths`` in response tokens, ``stopped`` from the sampler.
 
     >>> import torch
-    >>> section = RewardSection(normalise="off", length_cost=0.01)
+    >>> section = RewardSection(function="file.py:f", normalise="off", length_cost=0.01)
     >>> reward, parts = shape_rewards(
     ...     torch.tensor([2.0, 2.0]), torch.tensor([50, 50]), torch.tensor([True, False]), RewardNormaliser(), section
     ... )
