@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tightrope.maths.kl import k2, k3
+from tightrope.maths.diagnostics import approx_kl
+from tightrope.maths.kl import clamp_log_ratio, k2
 from tightrope.types import Experience, PolicyOutput
 
 
@@ -12,11 +13,11 @@ from tightrope.types import Experience, PolicyOutput
 def policy_stats(output: PolicyOutput, batch: Experience) -> dict[str, tuple[float, float]]:
     """``approx_kl`` is k3 of the old policy against the new one, nats per action; ``approx_kl_k2`` its k2."""
     old, new, count = batch.old_logprobs, output.logprobs.detach(), batch.rows.n_actions
-    ratio = (new - old).exp()
+    ratio = clamp_log_ratio(new - old).exp()
     stats = {
         "ratio": (float(ratio.sum()), count),
         "ratio_error": (float((ratio - 1.0).abs().sum()), count),
-        "approx_kl": (float(k3(old, new).sum()), count),
+        "approx_kl": (float(approx_kl(new, old).sum()), count),
         "approx_kl_k2": (float(k2(old, new).sum()), count),
     }
     if output.entropy is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from tightrope.algorithms.options import RewardModelOptions
+from tightrope.maths.diagnostics import pair_outcomes
 from tightrope.maths.preference_losses import bradley_terry, centering
 from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import Role
@@ -46,7 +46,9 @@ class RewardModelling:
 def pairs_ordered(chosen: Tensor, rejected: Tensor) -> float:
     """Pairs in the right order; a tie counts one half.
 
+    >>> import torch
     >>> pairs_ordered(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
     1.5
     """
-    return float((chosen > rejected).sum()) + 0.5 * float((chosen == rejected).sum())
+    outcomes = pair_outcomes(chosen, rejected)
+    return outcomes.right + outcomes.tied / 2
