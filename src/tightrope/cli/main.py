@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UnknownCommandError:
         fail(unknown_command(words))
     except CycloptsError as error:
-        fail(TightropeError(one_line(str(error)).rstrip("."), fix="see tightrope --help"))
+        what = one_line(str(error)).rstrip(".")
+        fail(TightropeError(what, fix=None if "Did you mean" in what else "see tightrope --help"))
     except TightropeError as error:
         fail(error)
     except KeyboardInterrupt:
@@ -82,7 +83,7 @@ def unknown_command(words: Sequence[str]) -> TightropeError:
     word = words[1] if within and words[1:] else words[0]
     near = difflib.get_close_matches(word, names, n=1)
     return TightropeError(
-        f"there is no command `{within}{word}`",
+        f"there is no {'option' if word.startswith('-') else 'command'} `{within}{word}`",
         fix=f"did you mean `tightrope {within}{near[0]}`?" if near else f"see tightrope {within}--help",
     )
 

@@ -1,0 +1,164 @@
+"""``tightrope check STAGE CONFIG``: is this run going to work? Config, model folders, every row of data, memory.
+
+The config is proven before torch is imported; no weight is ever read.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from tightrope.algorithms.options import CONFIGS, DPOConfig, OfflineOptions, PPOConfig, warnings_of
+from tightrope.config.load import load_config
+from tightrope.config.schema import OnlineConfig, RunConfig
+
+if TYPE_CHECKING:
+    from tightrope.assemble.inputs import Inputs
+    from tightrope.models.memory import MemoryEstimate
+
+Stage = Literal["sft", "rm", "dpo", "ppo", "rloo"]
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is told about a run that could start."""
+
+    stage: str
+    facts: list[str]
+    warnings: list[str]
+    numbers: dict[str, Any]
+
+
+def check(
+    stage: Annotated[Stage, Parameter(help="The command the config is for.")],
+    config: Path,
+    /,
+    *overrides: Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")],
+    schema_only: Annotated[
+        bool, Parameter(negative=(), help="Look at the config alone, without model and data.")
+    ] = False,
+    json: Annotated[bool, Parameter(negative=(), help="Print one JSON object.")] = False,
+) -> None:
+    """Prove a config and its data before anything is trained.
+
+    Parameters
+    ----------
+    config
+        YAML file.
+    """
+    settings = load_config(config, overrides, CONFIGS[stage])
+    found = Finding(stage, [f"{config}: the config is valid for `{stage}`"], warnings_of(settings), {})
+    if not schema_only:
+        examine(settings, found)
+    if json:
+        print(json_format.dumps({"stage": stage, "warnings": found.warnings, **found.numbers}))
+        return
+    for line in found.facts:
+        print(line)
+    for warning in found.warnings:
+        print(f"warning: {warning}")
+    print("ready" if not found.warnings else f"ready, with {count(found.warnings, 'warning')}")
+
+
+def examine(config: RunConfig, found: Finding) -> None:
+    """The part that needs the tokenizer. Raises TightropeError for what would stop the run."""
+    from tightrope.assemble.inputs import read_inputs
+
+    inputs = read_inputs(config)
+    report = inputs.data.report
+    found.facts.append(f"model: {inputs.folder}")
+    if inputs.reward_folder is not None:
+        found.facts.append(f"reward model: {inputs.reward_folder}")
+    found.facts.extend(line for line in report.lines() if not line.startswith("warning: "))
+    found.warnings.extend([*report.warnings, *size_warnings(config, report.train, report.held_out)])
+    found.numbers.update(
+        read=report.read,
+        train=report.train,
+        held_out=report.held_out,
+        dropped=len(report.dropped),
+        trimmed=len(report.trimmed),
+        longest=report.longest,
+    )
+    memory(config, inputs, found)
+
+
+def size_warnings(config: RunConfig, train: int, held_out: int) -> list[str]:
+    """Where the number of rows and the config do not go together well."""
+    if not isinstance(config, OnlineConfig):
+        return [] if held_out else ["no row is held out: nothing is measured on unseen data"]
+    found = list[str]()
+    if train < config.rollout.prompts_per_step:
+        found.append(
+            f"a step takes {config.rollout.prompts_per_step} prompts and there are {train}: each comes repeatedly"
+        )
+    if held_out < config.evaluation.prompts:
+        found.append(f"a probe of {config.evaluation.prompts} prompts is asked for, {held_out} are held out")
+    return found
+
+
+def memory(config: RunConfig, inputs: Inputs, found: Finding) -> None:
+    from tightrope.models.load import device_of
+    from tightrope.models.memory import estimate
+
+    needed = estimate(
+        inputs.folder,
+        config.model,
+        copies=frozen_copies(config, inputs),
+        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
+        token_budget=config.training.token_budget or tokens_of_step(config, inputs),
+    )
+    free = free_bytes(device_of(config.model).type)
+    found.facts.append(memory_line(needed, free))
+    found.numbers.update(
+        memory_bytes=needed.total, free_bytes=free, parameters=needed.parameters, trained=needed.trained
+    )
+    if needed.total > free:
+        found.warnings.append(
+            f"about {needed.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB are free: "
+            "set model.lora, or lower training.token_budget"
+        )
+
+
+def frozen_copies(config: RunConfig, inputs: Inputs) -> int:
+    """The reference, which an adapter spares, and the reward model."""
+    has_reference = isinstance(config, OnlineConfig | DPOConfig) and config.model.lora is None
+    return int(has_reference) + int(inputs.reward_folder is not None)
+
+
+def tokens_of_step(config: RunConfig, inputs: Inputs) -> int:
+    """Without a token budget: all sequences of a step at once, each as long as the longest."""
+    longest = inputs.data.report.longest
+    if isinstance(config, OnlineConfig):
+        return config.rollout.sequences * (longest + config.rollout.max_new_tokens)
+    return longest * offline_options(config).batch_size
+
+
+def offline_options(config: RunConfig) -> OfflineOptions:
+    sections: Sequence[Any] = [section for _, section in config]
+    return next(section for section in sections if isinstance(section, OfflineOptions))
+
+
+def free_bytes(device: str) -> int:
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info()[0]
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def memory_line(needed: MemoryEstimate, free: int) -> str:
+    parts = f"weights {needed.weights / GIB:.2f}, gradients {needed.gradients / GIB:.2f}, "
+    parts += f"optimizer {needed.optimizer / GIB:.2f}, activations {needed.activations / GIB:.2f}"
+    return f"memory: about {needed.total / GIB:.2f} GiB of {free / GIB:.1f} free ({parts})"
+
+
+def count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
