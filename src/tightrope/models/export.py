@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.diagnostics import Interval
@@ -67,14 +67,14 @@ def export_policy(role: Role, source: Path, folder: Path, stage: str) -> None:
         config = read_json(source / "config.json")
         if (source / "generation_config.json").is_file():
             shutil.copyfile(source / "generation_config.json", beside / "generation_config.json")
-        _write(role, source, beside, config, merged_weights(role))
+        _write(role, source, beside, config, merged_weights(role, role.network.model))
         write_manifest(beside, _manifest("sft" if stage == "sft" else "policy", role, source, beside))
 
 
 def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) -> None:
     assert role.head is not None
     prefix = role.network.model.base_model_prefix
-    weights = {f"{prefix}.{name}": value for name, value in merged_weights(role).items()}
+    weights = {f"{prefix}.{name}": value for name, value in merged_weights(role, role.network.trunk).items()}
     weights[HEAD] = role.head.weight.detach().cpu()[None]
     with appearing(folder) as beside:
         config = read_json(source / "config.json") | {
@@ -88,19 +88,19 @@ def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) ->
 
 
 @torch.no_grad()
-def merged_weights(role: Role) -> dict[str, Tensor]:
-    """The network's weights on the CPU, the role's adapter added in, other adapters left out, tied ones once."""
+def merged_weights(role: Role, body: nn.Module) -> dict[str, Tensor]:
+    """Weights of ``body`` on the CPU, the role's adapter added in, other adapters left out, tied ones once."""
     layers = {} if role.adapter is None else adapter_layers(role.network, role.adapter)
-    trunk_prefix = "" if role.network.trunk is role.network.model else f"{role.network.model.base_model_prefix}."
-    deltas = {f"{trunk_prefix}{name}.weight": layer for name, layer in layers.items()}
     weights: dict[str, Tensor] = {}
-    for name, parameter in role.network.model.named_parameters():
-        if ADAPTER_MARK in name:
-            continue
-        plain, value = name.replace(BASE_LAYER, "."), parameter.detach()
-        if plain in deltas and role.adapter is not None:
-            value = (value.float() + merged_delta(deltas[plain], role.adapter).float()).to(value.dtype)
-        weights[plain] = value.cpu().contiguous()
+    for name, parameter in body.named_parameters():
+        if ADAPTER_MARK not in name:
+            weights[name.replace(BASE_LAYER, ".")] = parameter.detach().cpu().contiguous()
+    prefix = "" if body is role.network.trunk else f"{role.network.model.base_model_prefix}."
+    for name, layer in layers.items():
+        assert role.adapter is not None
+        plain = weights[f"{prefix}{name}.weight"]
+        delta = merged_delta(layer, role.adapter).cpu()
+        weights[f"{prefix}{name}.weight"] = (plain.float() + delta.float()).to(plain.dtype)
     return weights
 
 
