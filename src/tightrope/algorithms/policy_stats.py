@@ -14,7 +14,7 @@ def policy_stats(output: PolicyOutput, batch: Experience) -> dict[str, tuple[flo
     """``approx_kl`` is k3 of the old policy against the new one, nats per action; ``approx_kl_k2`` its k2."""
     old, new, count = batch.old_logprobs, output.logprobs.detach(), batch.rows.n_actions
     ratio = clamp_log_ratio(new - old).exp()
-    stats = {
+    stats: dict[str, tuple[float, float]] = {
         "ratio": (float(ratio.sum()), count),
         "ratio_error": (float((ratio - 1.0).abs().sum()), count),
         "approx_kl": (float(approx_kl(new, old).sum()), count),
