@@ -148,8 +148,8 @@ class PackedLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, heads, tokens, dim], key and value [1, kv_heads, tokens, dim] -> [1, tokens, heads, dim]."""
-        place = self._place.to(query.device)
-        queries, keys, values = (self._to_blocks(x[0].transpose(0, 1), place) for x in (query, key, value))
+        self._place = self._place.to(query.device)  # once: all layers of a pass share the layout
+        queries, keys, values = (self._to_blocks(x[0].transpose(0, 1)) for x in (query, key, value))
         attended = [
             torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -158,11 +158,11 @@ class PackedLayout:
             .flatten(0, 1)
             for q, k, v in zip(queries, keys, values, strict=True)
         ]
-        return gather_rows(torch.cat(attended), place)[None]
+        return gather_rows(torch.cat(attended), self._place)[None]
 
-    def _to_blocks(self, x: Tensor, place: Tensor) -> list[Tensor]:
+    def _to_blocks(self, x: Tensor) -> list[Tensor]:
         """[tokens, heads, dim] -> per block [sequences, heads, longest, dim]."""
-        filled = x.new_zeros(self._size, *x.shape[1:]).index_copy(0, place, x)
+        filled = x.new_zeros(self._size, *x.shape[1:]).index_copy(0, self._place, x)
         pieces = filled.split([count * width for count, width in self._blocks])
         return [
             piece.view(count, width, *x.shape[1:]).transpose(1, 2)

@@ -20,7 +20,14 @@ from torch import nn
 from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.backbone import Network
 from tightrope.models.heads import Head, critic_head_from, reward_head, zero_head
-from tightrope.models.load import load_network, load_reward_head, load_trunk, read_json, resolve_model_folder
+from tightrope.models.load import (
+    load_network,
+    load_reward_head,
+    load_trunk,
+    read_json,
+    reading_weights,
+    resolve_model_folder,
+)
 from tightrope.models.lora import adapter_parameters, add_adapter, copy_adapter, load_adapter, read_shape, shape_of
 from tightrope.models.manifest import ADAPTER_FOLDER, base_hash, read_manifest, require_kind, tokenizer_hash
 
@@ -122,8 +129,9 @@ def policy_of(network: Network, lora: LoraSection | None, seed: int) -> Role:
 def reward_of(folder: Path, policy_folder: Path, network: Network, model: ModelSection) -> Role:
     if model.lora is not None and fits_as_adapter(folder, policy_folder):
         adapter = folder / ADAPTER_FOLDER
-        add_adapter(network, "reward", read_shape(adapter), seed=0)
-        load_adapter(network, "reward", adapter)
+        with reading_weights(folder):
+            add_adapter(network, "reward", read_shape(adapter), seed=0)
+            load_adapter(network, "reward", adapter)
         return Role("reward", network, "reward", load_reward_head(folder, network.device))
     own = load_trunk(folder, model)
     return Role("reward", own, None, load_reward_head(folder, own.device))

@@ -1,0 +1,139 @@
+"""What is read from a folder before and while its weights load?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from tightrope.config.schema import LoraSection, ModelSection
+from tightrope.models.heads import reward_head
+from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+from tightrope.models.lora import adapter_parameters, add_adapter
+from tightrope.models.manifest import base_hash, template_hash, tokenizer_hash
+from tightrope.models.memory import estimate
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return tiny_llama(tmp_path_factory.mktemp("models") / "llama", context=48)
+
+
+def edit(path, **fields):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | fields))
+
+
+def test_context_comes_from_the_config(llama, tmp_path):
+    assert context_length(llama) == 48
+    assert context_length(tiny_gpt2(tmp_path / "gpt2", context=32)) == 32
+
+
+def test_every_id_that_ends_a_response(tmp_path):
+    folder = tiny_llama(tmp_path / "m")
+    tokenizer = load_tokenizer(folder)
+    assert eos_ids(folder, tokenizer) == (1,)
+    edit(folder / "generation_config.json", eos_token_id=[1, 7])
+    edit(folder / "config.json", eos_token_id=9)
+    assert eos_ids(folder, tokenizer) == (1, 7, 9)
+    (folder / "generation_config.json").unlink()
+    assert eos_ids(folder, tokenizer) == (1, 9)
+
+
+def test_a_run_folder_means_its_export(tmp_path):
+    folder = tiny_llama(tmp_path / "run" / "export")
+    assert resolve_model_folder(tmp_path / "run") == folder
+    assert resolve_model_folder(folder) == folder
+
+
+def test_network_facts_and_dropout_off(tmp_path):
+    network = load_network(tiny_gpt2(tmp_path / "g"), ModelSection(path=tmp_path / "g"))
+    assert (network.context_length, network.hidden_size, network.family.name) == (64, 32, "gpt2")
+    assert (network.device.type, network.dtype) == ("cpu", torch.float32)
+    assert network.unembedding_bias is None and network.unembedding_weight.shape[1] == 32
+    assert not any(module.training for module in network.model.modules())
+    half = load_network(tmp_path / "g", ModelSection(path=tmp_path / "g", dtype="bfloat16"))
+    assert half.dtype == torch.bfloat16
+
+
+def test_a_copy_shares_no_memory_and_keeps_tied_weights_tied(tmp_path):
+    network = load_network(tiny_llama(tmp_path / "m", tied=True), ModelSection(path=tmp_path / "m"))
+    copy = network.copy()
+    theirs = {p.data_ptr() for p in network.model.parameters()}
+    assert all(p.data_ptr() not in theirs for p in copy.model.parameters())
+    embedding = copy.model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    assert copy.unembedding_weight.data_ptr() == embedding.weight.data_ptr()
+
+
+def test_adapters_start_from_the_seed_alone(llama):
+    section = ModelSection(path=llama, lora=LoraSection(rank=2))
+    assert section.lora is not None
+    starts = []
+    for seed in (0, 0, 1):
+        network = load_network(llama, section)
+        add_adapter(network, "policy", section.lora, seed)
+        starts.append(adapter_parameters(network, "policy"))
+    assert len(starts[0]) == 2 * 7 * 2  # A and B of seven matrices in two layers
+    for name, weight in starts[0].items():
+        assert torch.equal(weight, starts[1][name])
+        if name.endswith("lora_B"):
+            assert not bool(weight.any())
+        else:
+            assert not torch.equal(weight, starts[2][name])
+            bound = weight.shape[1] ** -0.5
+            assert 0.9 * bound < weight.abs().max() <= bound
+    assert not torch.equal(starts[0]["layers.0.self_attn.q_proj.lora_A"], starts[0]["layers.0.self_attn.o_proj.lora_A"])
+
+
+def test_adapters_of_a_bfloat16_trunk_are_float32(llama):
+    network = load_network(llama, ModelSection(path=llama, dtype="bfloat16"))
+    add_adapter(network, "policy", LoraSection(rank=2), 0)
+    assert {p.dtype for p in adapter_parameters(network, "policy").values()} == {torch.float32}
+
+
+def test_reward_head_has_the_published_spread():
+    head = reward_head(4096, torch.device("cpu"), seed=0)
+    # Standard error of a deviation from 4096 draws is 1.1 %; four of them.
+    assert head.weight.std().item() == pytest.approx(4097**-0.5, rel=0.045)
+    assert head.bias is None and head.weight.dtype == torch.float32
+    assert torch.equal(head.weight, reward_head(4096, torch.device("cpu"), seed=0).weight)
+
+
+def test_heads_compute_in_float32():
+    head = reward_head(8, torch.device("cpu"), seed=0)
+    hidden = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert torch.equal(head(hidden), hidden.float() @ head.weight)
+
+
+def test_hashes_change_with_what_they_stand_for(tmp_path):
+    folder = tiny_llama(tmp_path / "a")
+    same = tiny_llama(tmp_path / "b")
+    assert base_hash(folder) == base_hash(same)
+    assert tokenizer_hash(folder) == tokenizer_hash(same) and template_hash(folder) == template_hash(same)
+    assert base_hash(tiny_llama(tmp_path / "c", seed=1)) != base_hash(folder)
+    (same / "chat_template.jinja").write_text("other")
+    edit(same / "tokenizer_config.json", eos_token="<unk>")
+    assert template_hash(folder) != template_hash(same) and tokenizer_hash(folder) != tokenizer_hash(same)
+    (same / "chat_template.jinja").unlink()
+    assert template_hash(same) is None
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_memory_counts_parameters_exactly(tmp_path, tied):
+    folder = tiny_llama(tmp_path / "m", tied=tied)
+    stored = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
+    assert stored == sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).parameters())
+    (folder / "model.safetensors").unlink()  # config.json is enough
+    full = estimate(folder, ModelSection(path=folder), copies=2, critic="shared", token_budget=100)
+    assert (full.parameters, full.trained, full.weights) == (stored, stored, 3 * 4 * stored)
+    assert (full.gradients, full.optimizer) == (4 * stored, 8 * stored)
+    section = ModelSection(path=folder, lora=LoraSection(rank=4))
+    lora = estimate(folder, section, copies=0, critic="separate", token_budget=100)
+    adapter = 4 * 2 * ((32 + 32) * 2 + (32 + 16) * 2 + (32 + 64) * 3)
+    assert lora.trained == 2 * adapter and lora.weights == 4 * stored + 4 * 2 * adapter
+    assert full.total == full.weights + full.gradients + full.optimizer + full.activations
