@@ -5,11 +5,12 @@ config = load_config(Path("ppo.yaml"), ["kl.beta=0.1"], PPOConfig)
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -18,7 +19,7 @@ from ruamel.yaml import YAML
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import RunConfig
 from tightrope.config.sources import KeyPath, Source, read_source
-from tightrope.config.suggestions import closest, suggest
+from tightrope.config.suggestions import is_section, suggest, suggest_inside
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 STAGE = "stage"
@@ -103,7 +104,7 @@ def describe(detail: ErrorDetails, source: Source, config_class: type[RunConfig]
     keys, kind, context = keys_of(detail), detail["type"], detail.get("ctx", {})
     name, where = path_text(detail), source.place(keys)
     if kind == "extra_forbidden":
-        return unknown_key(keys, where, config_class)
+        return unknown_key(keys, detail["input"], source, config_class)
     if kind == "missing" and isinstance(detail["loc"][-1], int):
         return TightropeError(f"too few values in `{name}`", where=where, expected=f"at least {detail['loc'][-1] + 1}")
     if kind == "missing":
@@ -120,9 +121,8 @@ def describe(detail: ErrorDetails, source: Source, config_class: type[RunConfig]
     )
 
 
-def unknown_key(keys: KeyPath, where: str, config_class: type[RunConfig]) -> TightropeError:
-    name = ".".join(keys)
-    command = SECTIONS_OF_STAGES.get(keys[0])
+def unknown_key(keys: KeyPath, value: Any, source: Source, config_class: type[RunConfig]) -> TightropeError:
+    command, where = SECTIONS_OF_STAGES.get(keys[0]), source.place(keys)
     if keys[0] not in config_class.model_fields and command is not None:
         own = COMMANDS.get(config_class.stage, config_class.stage)
         return TightropeError(
@@ -131,7 +131,11 @@ def unknown_key(keys: KeyPath, where: str, config_class: type[RunConfig]) -> Tig
             fix="remove it, or use that command",
         )
     meant = suggest(keys, config_class)
-    return TightropeError(f"unknown key `{name}`", where=where, fix=f"did you mean `{meant}`?" if meant else None)
+    if isinstance(value, dict) and not is_section(meant, config_class):
+        inside = suggest_inside(keys, cast(Mapping[str, Any], value), config_class)
+        keys, meant = inside if inside is not None else (keys, None)
+    fix = f"did you mean `{meant}`?" if meant else None
+    return TightropeError(f"unknown key `{'.'.join(keys)}`", where=source.place(keys), fix=fix)
 
 
 def expected_of(detail: ErrorDetails) -> str:
@@ -150,8 +154,8 @@ def value_fix(detail: ErrorDetails) -> str | None:
     value, kind = detail["input"], detail["type"]
     if kind == "literal_error" and isinstance(value, str):
         choices = [choice.strip(" '") for choice in expected_of(detail).replace(" or ", ",").split(",")]
-        near = closest(value.lower(), {choice: (choice,) for choice in choices}, 0.5)
-        return f"did you mean {near[0][0]}?" if near else None
+        near = difflib.get_close_matches(value.lower(), choices, n=1, cutoff=0.5)
+        return f"did you mean {near[0]}?" if near else None
     if not isinstance(value, str):
         return None
     if value.lower() in ("none", "~", "nil"):

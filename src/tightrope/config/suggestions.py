@@ -10,9 +10,9 @@ from tightrope.config.base import Section
 from tightrope.config.sources import KeyPath
 
 CLOSE = 0.72
-"""Similarity (difflib ratio) from which a key at the same level is taken for a misspelling."""
-FAR = 0.6
-"""The same for whole paths, asked last."""
+"""Similarity (difflib ratio) from which a key is taken for a misspelling of another."""
+SHORTEST_START = 3
+"""So many letters of a key's beginning are taken for the key."""
 
 KNOWN_NAMES: Mapping[str, tuple[str, ...]] = {
     # KL
@@ -182,10 +182,11 @@ def suggest(path: KeyPath, config_class: type[Section]) -> str | None:
     choices = (
         [known for known in level if known[-1] == name]
         or by_other_tool(name, path[:-1], paths)
-        or closest(name, {known[-1]: known for known in level}, CLOSE)
+        or closest(name, {known[-1]: known for known in level})
+        or beginning(name, level)
         or [known for known in nearest_section(path, paths) if known[-1] == name]
-        or closest(name, {known[-1]: known for known in reversed(nearest_section(path, paths))}, CLOSE)
-        or closest(".".join((*path[:-1], name)), {".".join(known): known for known in paths}, FAR)
+        or closest(name, {known[-1]: known for known in reversed(nearest_section(path, paths))})
+        or closest(".".join((*path[:-1], name)), {".".join(known): known for known in paths})
     )
     return ".".join(choices[0]) if choices else None
 
@@ -203,8 +204,27 @@ def nearest_section(path: KeyPath, paths: Iterable[KeyPath]) -> list[KeyPath]:
     return sorted(paths, key=lambda known: (-similarity(above, ".".join(known[:-1])), len(known)))
 
 
-def closest(name: str, choices: Mapping[str, KeyPath], cutoff: float) -> list[KeyPath]:
-    return [choices[near] for near in difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)]
+def closest(name: str, choices: Mapping[str, KeyPath]) -> list[KeyPath]:
+    return [choices[near] for near in difflib.get_close_matches(name, list(choices), n=1, cutoff=CLOSE)]
+
+
+def beginning(name: str, level: Iterable[KeyPath]) -> list[KeyPath]:
+    """The one key that begins like this."""
+    found = [known for known in level if known[-1].startswith(name)] if len(name) >= SHORTEST_START else []
+    return found if len(found) == 1 else []
+
+
+def is_section(name: str | None, config_class: type[Section]) -> bool:
+    return any(".".join(path[:-1]) == name for path in all_paths(key_tree(config_class)) if path[1:])
+
+
+def suggest_inside(section: KeyPath, below: Iterable[str], config_class: type[Section]) -> tuple[KeyPath, str] | None:
+    """For a section that does not exist: a key in it that does, elsewhere, and where."""
+    for name in below:
+        meant = suggest((*section, name), config_class)
+        if meant is not None:
+            return (*section, name), meant
+    return None
 
 
 def similarity(left: str, right: str) -> float:
