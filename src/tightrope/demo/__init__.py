@@ -1,0 +1,1 @@
+"""The demo: a small model learns to write, then is steered towards positive movie reviews."""
