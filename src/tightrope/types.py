@@ -33,6 +33,11 @@ def offsets_of(lengths: Sequence[int] | Tensor) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
 
 
+def integers(x: Tensor) -> list[int]:
+    """The numbers of a flat integer tensor; torch leaves the type of ``tolist`` open."""
+    return x.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One row of the data set, ready to generate from.
@@ -174,7 +179,7 @@ def microbatch_indices(lengths: Tensor, token_budget: int | None) -> list[list[i
         return [list(range(len(lengths)))] if len(lengths) else []
     groups: list[list[int]] = []
     used = 0
-    for index, length in enumerate(lengths.tolist()):
+    for index, length in enumerate(integers(lengths)):
         if not groups or used + length > token_budget:
             groups.append([])
             used = 0
@@ -216,11 +221,11 @@ class Rollout:
 
     def samples(self) -> list[Sample]:
         """What a reward may see of each sequence."""
-        counts = self.rows.action_counts.tolist()
+        counts = integers(self.rows.action_counts)
         return [
             Sample(self.prompts[prompt], response, reason, count)
             for prompt, response, reason, count in zip(
-                self.prompt_index.tolist(), self.responses, self.finish_reason, counts, strict=True
+                integers(self.prompt_index), self.responses, self.finish_reason, counts, strict=True
             )
         ]
 
@@ -230,8 +235,8 @@ class Rollout:
             self,
             rows=self.rows.select(chosen),
             behaviour_logprobs=self.behaviour_logprobs[spans(self.rows.action_offsets, chosen)],
-            finish_reason=tuple(self.finish_reason[i] for i in chosen.tolist()),
-            responses=tuple(self.responses[i] for i in chosen.tolist()),
+            finish_reason=tuple(self.finish_reason[i] for i in integers(chosen)),
+            responses=tuple(self.responses[i] for i in integers(chosen)),
             prompt_index=self.prompt_index[chosen],
             sample_index=self.sample_index[chosen],
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from tightrope.config.errors import CheckpointMissed
-from tightrope.records import StepRecord
+from tightrope.records import Action, Finding, StepRecord
 from tightrope.scoring.judge import NonFiniteReward
 from tightrope.training.run import OfflineRun, OnlineRun, RunCore
 
@@ -80,7 +80,7 @@ def evaluate(core: RunCore) -> None:
         core.tracker.write(record)
 
 
-def refused_step(core: RunCore, error: NonFiniteReward) -> tuple[StepRecord, list, list]:
+def refused_step(core: RunCore, error: NonFiniteReward) -> tuple[StepRecord, Sequence[Finding], Sequence[Action]]:
     """A step whose rewards were not numbers: nothing was learned, it is recorded and the guardian counts it."""
     record = StepRecord(
         stage=core.stage,
@@ -91,4 +91,5 @@ def refused_step(core: RunCore, error: NonFiniteReward) -> tuple[StepRecord, lis
         seconds=core.clock.take(),
     )
     core.tracker.write(record)
-    return record, *map(list, core.guardian.review(record))
+    findings, actions = core.guardian.review(record)
+    return record, findings, actions

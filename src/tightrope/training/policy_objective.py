@@ -24,6 +24,7 @@ class PolicyObjective:
 
     def forward(self, batch: Experience) -> PolicyOutput:
         roles, temperature = self._roles, batch.rollout.temperature
+        assert roles.policy is not None
         head_role = roles.critic if roles.shared_trunk else None
         output = token_logprobs(roles.policy, batch.rows, temperature, with_entropy=True, with_values=head_role)
         if roles.critic is not None and not roles.shared_trunk:
