@@ -172,5 +172,5 @@ def self_test(
     manifest = None if inputs.reward_folder is None else read_manifest(inputs.reward_folder)
     if manifest is None or not manifest.fingerprints:
         return checks
-    assert roles.reward is not None
+    assert roles.reward is not None and isinstance(source, RewardModel)
     return [*checks, fingerprint_check(fingerprints(source), manifest.fingerprints, roles.reward)]

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from tightrope.data.chat_format import ChatFormat
 from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import Role
-from tightrope.protocols import RewardSource
 from tightrope.scoring.checked import checked_rewards
 from tightrope.types import Prompt, Sample, TokenRows, microbatch_indices
 
@@ -24,8 +23,11 @@ FINGERPRINT_TEXTS = (
     ("The film was", "not good at all, and far too long."),
     ("Who are you?", ""),
     ("1 2 3", "4 5 6 7 8"),
+    ("a", "the"),
+    ("in the", "house"),
 )
-"""Prompts and answers whose scores identify a reward model: weights, tokenizer, and how a conversation is written."""
+"""Prompts and answers whose scores identify a reward model: weights, tokenizer, and how a conversation is written.
+Those whose prompt holds nothing that the tokenizer knows are left out."""
 
 
 class RewardModel:
@@ -47,22 +49,24 @@ class RewardModel:
         rows = TokenRows.of([fitted(prompt, answer, context) for prompt, answer in conversations])
         return checked_rewards(scores_of(self._role, rows, self._token_budget), samples, "reward model")
 
+    def knows(self, prompt: str) -> bool:
+        """Whether the tokenizer makes any token of this text."""
+        return len(self._format.plain_ids(prompt)) > 0
+
     def conversation(self, sample: Sample) -> tuple[list[int], list[int]]:
         """Prompt and answer ids in the reward model's own tokens."""
         _, prompt = self._format.prompt(sample.prompt.row)
         return list(prompt), list(self._format.answer_ids(sample.response, end=True))
 
 
-def fingerprints(source: RewardSource) -> list[float]:
+def fingerprints(source: RewardModel) -> list[float]:
     """The scores of ``FINGERPRINT_TEXTS``: recorded at export, and reproduced before the model is used."""
-    return list(
-        source.score(
-            [
-                Sample(Prompt(index, (), prompt, {"prompt": prompt}), answer, "stop", 0)
-                for index, (prompt, answer) in enumerate(FINGERPRINT_TEXTS)
-            ]
-        )
-    )
+    asked = [
+        Sample(Prompt(index, (), prompt, {"prompt": prompt}), answer, "stop", 0)
+        for index, (prompt, answer) in enumerate(FINGERPRINT_TEXTS)
+        if source.knows(prompt)
+    ]
+    return source.score(asked) if asked else []
 
 
 def fitted(prompt: list[int], answer: list[int], context: int) -> tuple[list[int], list[int]]:
