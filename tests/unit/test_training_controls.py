@@ -66,6 +66,14 @@ def test_without_a_target_a_controller_leaves_beta_alone() -> None:
     assert knob.value() == 0.1
 
 
+@pytest.mark.parametrize("mode", ["adaptive", "ziegler"])
+@pytest.mark.parametrize("kl", [math.nan, math.inf])
+def test_a_kl_that_is_not_finite_leaves_beta_to_the_guardian(mode, kl) -> None:
+    knob = dial(mode=mode)
+    knob.after_step(0, kl, 64)
+    assert knob.value() == 0.1
+
+
 def test_the_target_is_settled_once_from_the_length_of_responses() -> None:
     knob = dial(target=None)
     knob.settle_target(100.0)

@@ -6,6 +6,8 @@ cooldown, so that the controller cannot undo it in the next step. Every move is 
 
 from __future__ import annotations
 
+import math
+
 from tightrope.config.schema import KLSection
 from tightrope.maths.controllers import log_space_step, ziegler_step
 from tightrope.maths.schedules import linear
@@ -44,13 +46,18 @@ class BetaDial:
             self.target = default_target(mean_response_length)
 
     def after_step(self, step: int, kl_seq: float, n_sequences: int) -> None:
-        """The controller's or the schedule's move after ``step`` (0-based) with its measured KL, nats a response."""
+        """The controller's or the schedule's move after ``step`` (0-based) with its measured KL, nats a response.
+
+        A KL that is not finite moves no controller: the guardian counts it and stops the run if it stays.
+        """
         options = self._options
         if options.mode == "linear":
             assert options.beta_end is not None
             beta = self._boost * linear(step + 1, self._total_steps, options.beta, options.beta_end)
         elif options.mode == "fixed" or self.target is None:
             beta = self._boost * options.beta
+        elif not math.isfinite(kl_seq):
+            beta = self.beta
         elif options.mode == "ziegler":
             beta = ziegler_step(self.beta, kl_seq, self.target, n_sequences, options.horizon)
         else:
