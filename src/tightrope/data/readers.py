@@ -156,7 +156,7 @@ def read_csv(path: Path, content: bytes) -> list[Row]:
             raise TightropeError(f"broken CSV: {error}", where=f"{path}:{start}", fix="check the quotes") from error
         if cells is None:
             return rows
-        if not any(cell.strip() for cell in cells) and len(cells) <= 1:
+        if not cells:  # a blank line
             continue
         with placed(f"{path}:{start}"):
             if columns is None:
