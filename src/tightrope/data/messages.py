@@ -28,7 +28,7 @@ def answer_text(row: Mapping[str, Any], column: str) -> str:
 
 def last_turn(value: list[Any], column: str) -> tuple[list[Message], str]:
     """The turns before the last, and the text of the last, which is the assistant's."""
-    messages = checked_messages(value, column)
+    messages = checked_messages(value, column, answer_alone=len(value) == 1)
     if messages[-1]["role"] != "assistant":
         found = f"a last turn of {messages[-1]['role']}"
         raise TightropeError(f"`{column}` ends without an answer", expected="a last turn of assistant", found=found)
@@ -57,8 +57,11 @@ def checked_prompt(value: Any, column: str) -> list[Message]:
     return messages
 
 
-def checked_messages(value: Any, column: str) -> list[Message]:
-    """Turns with known roles in a possible order. Raises TightropeError naming the turn, from 1."""
+def checked_messages(value: Any, column: str, *, answer_alone: bool = False) -> list[Message]:
+    """Turns with known roles in a possible order. Raises TightropeError naming the turn, from 1.
+
+    ``answer_alone``: the only turn is an answer, and its question stands in another column.
+    """
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
         raise TightropeError(f"`{column}` is no conversation", expected="a list of turns", found=found)
@@ -66,7 +69,8 @@ def checked_messages(value: Any, column: str) -> list[Message]:
     messages = [checked_turn(turn, f"turn {number} of `{column}`") for number, turn in enumerate(turns, start=1)]
     for number, (before, message) in enumerate(zip([None, *messages], messages, strict=False), start=1):
         role, role_before = message["role"], before["role"] if before else None
-        wrong = (role == "system" and before is not None) or (role == "assistant" and role_before in (None, "system"))
+        unasked = role_before in (None, "system") and not answer_alone
+        wrong = (role == "system" and before is not None) or (role == "assistant" and unasked)
         if wrong or (role == role_before and role != "tool"):
             found = f"{role} after {role_before}" if role_before else f"{role} first"
             raise TightropeError(
