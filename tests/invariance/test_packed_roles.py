@@ -13,6 +13,7 @@ import torch
 from tests.tiny import tiny_gpt2, tiny_llama
 from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.export import RewardFacts, export_policy, export_reward
+from tightrope.models.lora import adapter_layers
 from tightrope.models.packed_forward import action_values, sequence_scores, token_logprobs
 from tightrope.models.roles import Role, Roles, offline_roles, online_roles
 from tightrope.types import TokenRows
@@ -164,8 +165,13 @@ def test_using_restores_the_adapter_before_it_even_after_an_error(base, rewards)
     policy, reference, _, _ = four(roles)
     shake(roles.parameters["policy"], 1)
     expected = token_logprobs(policy, ROWS, 1.0).logprobs
-    with policy.network.using("policy"), pytest.raises(RuntimeError), policy.network.using("reward"):
-        raise RuntimeError
+    layer = next(iter(adapter_layers(policy.network, "policy").values()))
+    with policy.network.using("policy"):
+        with pytest.raises(RuntimeError), policy.network.using("reward"):
+            assert layer.active_adapters == ["reward"]
+            raise RuntimeError
+        assert layer.active_adapters == ["policy"] and not layer.disable_adapters
+    assert layer.disable_adapters
     assert torch.equal(token_logprobs(policy, ROWS, 1.0).logprobs, expected)
     with pytest.raises(ValueError, match="no adapter 'polici'"), policy.network.using("polici"):
         pass
