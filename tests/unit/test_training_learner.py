@@ -153,6 +153,7 @@ def test_a_loss_that_is_not_finite_is_named_and_changes_no_byte(poison) -> None:
     assert toy.policy.grad is None
     assert learner.state_dict()["optimizers"] == {"policy": {}, "critic": {}}
     assert "loss_policy" not in report.metrics
+    assert toy.forwards == permutation(0, 0, 0, 0, 5).index(2) + 1  # nothing is computed for a step that is lost
 
 
 def test_a_gradient_that_is_not_finite_is_named_by_parameter_and_stops_every_group() -> None:
