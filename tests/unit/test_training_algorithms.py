@@ -107,6 +107,13 @@ def test_statistics_of_the_first_minibatch_say_that_nothing_moved() -> None:
     assert means["entropy_tok"] == 0.5
 
 
+def test_approx_kl_is_the_old_policy_against_the_new() -> None:
+    """Ratio 2 at each action: k3 is 2 - 1 - ln 2, where the other direction would be 1/2 - 1 + ln 2."""
+    experience = ppo().credit(rollout(), scores())
+    total, count = ppo().loss(output(SAMPLED + math.log(2), torch.zeros(8)), experience).stats["approx_kl"]
+    assert total / count == pytest.approx(1 - math.log(2), abs=1e-6)
+
+
 def test_statistics_stay_finite_for_an_absurd_ratio() -> None:
     experience = ppo().credit(rollout(), scores())
     stats = ppo().loss(output(SAMPLED + 200.0, torch.zeros(8)), experience).stats
