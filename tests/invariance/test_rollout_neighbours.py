@@ -7,8 +7,10 @@ import torch
 
 from tests.rollouts import differing_draws, engine_of, policy_of, prompts_of, responses
 from tests.tiny import tiny_gpt2, tiny_llama
+from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
+from tightrope.models.roles import online_roles
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.types import SampleKey, Sampling, TokenRows
 
@@ -93,3 +95,25 @@ def test_a_short_prompt_beside_a_long_one_is_scored_as_alone(folder):  # B09: le
     beside = token_logprobs(policy, TokenRows.of([short, long]), 1.0).logprobs[:3]
     alone = token_logprobs(policy, TokenRows.of([short]), 1.0).logprobs
     torch.testing.assert_close(beside, alone, rtol=0, atol=TINY_FP32)
+
+
+@pytest.mark.parametrize(("dtype", "move", "bound"), [(torch.float32, 0.01, TINY_FP32), (torch.float64, 0.1, 1e-9)])
+def test_the_sampler_uses_the_policys_adapter_as_it_is_now(folder, dtype, move, bound):  # B57
+    """The large move is tested in float64 alone: it makes GPT-2's inner activations 30 times as large (4.7 to 133), so
+    that float32 rounds at 9e-5 although the final norm brings the logits back to their size; float64 gives 3e-13."""
+    model = ModelSection(path=folder, device="cpu", lora=LoraSection(rank=2))
+    roles = online_roles(model, critic=None, reward_model=None, needs_reference=True, seed=0)
+    assert roles.policy is not None and roles.reference is not None
+    roles.policy.network.model.to(dtype)
+    engine = LocalEngine(roles.policy, load_tokenizer(folder), lambda: 0)
+    start = engine.generate(prompts_of(folder), 1, SAMPLING, KEY)
+    with torch.no_grad():
+        for parameter in roles.parameters["policy"].values():
+            parameter.add_(move)
+        moved = engine.generate(prompts_of(folder), 1, SAMPLING, KEY)
+        trainer = token_logprobs(roles.policy, moved.rows, 1.0).logprobs
+        reference = token_logprobs(roles.reference, moved.rows, 1.0).logprobs
+        start_reference = token_logprobs(roles.reference, start.rows, 1.0).logprobs
+    torch.testing.assert_close(moved.behaviour_logprobs, trainer, rtol=0, atol=bound)
+    torch.testing.assert_close(start.behaviour_logprobs, start_reference, rtol=0, atol=bound)
+    assert float((trainer - reference).abs().max()) > 0.1
