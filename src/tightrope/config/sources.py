@@ -182,8 +182,10 @@ def override_value(text: str, place: str) -> Any:
         value: Any = YAML().load(text)  # pyright: ignore[reportUnknownMemberType]
     except (YAMLError, ValueError, RecursionError) as error:
         raise TightropeError("a value that is not YAML", where=place, found=text, fix="put it in quotes") from error
-    inner = Source(place, {}, {})
-    return Plain(inner).value(value, ())
+    try:
+        return Plain(Source(place, {}, {})).value(value, ())
+    except TightropeError as error:  # an override has no lines
+        raise TightropeError(error.what, where=place, found=error.found, fix=error.fix) from error
 
 
 def kind_of(value: Any) -> str:
