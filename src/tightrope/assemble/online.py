@@ -143,7 +143,7 @@ def reward_of(config: PPOConfig | RLOOConfig, inputs: Inputs, roles: Roles) -> t
             where=str(inputs.reward_folder),
             fix="set reward.normalise to samples",
         )
-    return source, RewardNormaliser.from_manifest(manifest.reward_mean, manifest.reward_std)
+    return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
 
 
 def update_plan(config: PPOConfig | RLOOConfig, roles: Roles) -> UpdatePlan:

@@ -107,13 +107,7 @@ def card_text(result: DemoResult) -> str:
     """The same card for a log: aligned columns, no colour, no boxes."""
     lines = [COLUMNS, *(cells(model) for model in result.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    aligned = [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    aligned = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
     return "\n".join([title(result), "", *aligned, "", *card_notes(result)])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,12 +60,13 @@ class GoldJudge:
         features = weights.fit_transform([sentence for sentence, _ in rows])
         model = LogisticRegression(C=REGULARISATION, max_iter=300).fit(features, [positive for _, positive in rows])
         terms = tuple(weights.get_feature_names_out().tolist())
-        return GoldJudge(terms, weights.idf_, model.coef_[0], float(model.intercept_[0]))
+        return GoldJudge(terms, np.array(weights.idf_), model.coef_[0], float(model.intercept_[0]))
 
     def log_odds(self, texts: Sequence[str]) -> NDArray[np.float64]:
         weights = tfidf({term: index for index, term in enumerate(self.terms)})
         weights.idf_ = self.idf
-        return weights.transform(texts) @ self.coefficients + self.intercept
+        features: Any = weights.transform(texts)
+        return features @ self.coefficients + self.intercept
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """That the author liked the movie, 0-1."""

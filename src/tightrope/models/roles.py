@@ -133,6 +133,11 @@ def reward_of(folder: Path, policy_folder: Path, network: Network, model: ModelS
             add_adapter(network, "reward", read_shape(adapter), seed=0)
             load_adapter(network, "reward", adapter)
         return Role("reward", network, "reward", load_reward_head(folder, network.device))
+    return load_reward(folder, model)
+
+
+def load_reward(folder: Path, model: ModelSection) -> Role:
+    """A reward model in a network of its own; ``model`` says device and type."""
     own = load_trunk(folder, model)
     return Role("reward", own, None, load_reward_head(folder, own.device))
 

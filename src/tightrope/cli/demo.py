@@ -1,0 +1,88 @@
+"""``tightrope demo``: a small language model learns from preferences while you watch."""
+
+from __future__ import annotations
+
+import io
+import json as json_format
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tightrope.config.errors import TightropeError
+from tightrope.config.schema import RunConfig
+from tightrope.protocols import Display
+
+MARK = "demo.json"  # a folder with it is a demo's own, and may be replaced
+
+
+def demo(
+    *,
+    output: Annotated[Path, Parameter(help="Where everything is kept. An earlier demo there is replaced.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, Parameter(help="Keys every random number.")] = 0,
+    quiet: Annotated[bool, Parameter(negative=(), help="Show nothing but the card.")] = False,
+    json: Annotated[bool, Parameter(negative=(), help="Print the card as one JSON object on the last line.")] = False,
+) -> None:
+    """Watch a small language model learn from preferences, in minutes.
+
+    A small model learns to write like movie reviews, a reward model learns which reviews a judge likes, and PPO steers
+    the model towards them. Real text, and judges that nobody trained on.
+    """
+    from tightrope.cli.display import display_for
+    from tightrope.demo.card import card_json
+    from tightrope.demo.recipe import Demo, StageEnded
+
+    claim(output, seed)
+
+    def display(stage: str, config: RunConfig) -> Display:
+        return display_for(stage, config.training.steps, quiet)
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(f"· {text}", flush=True)
+
+    try:
+        result = Demo(output, seed, display, say).run()
+    except StageEnded as ended:
+        print(f"the demo ended early: {ended}; run `tightrope demo` again", file=sys.stderr)
+        raise SystemExit(75) from ended
+    card = card_json(result)
+    (output / MARK).write_text(json_format.dumps(card, indent=2, sort_keys=True) + "\n")
+    show(result, output / "card.svg")
+    if json:
+        print(json_format.dumps(card, sort_keys=True))
+
+
+def claim(output: Path, seed: int) -> None:
+    """An empty folder for the demo. Raises TightropeError where it would replace something that is not a demo."""
+    if output.exists() and any(output.iterdir()):
+        if not (output / MARK).exists():
+            raise TightropeError(
+                "this folder holds something that is no demo", where=str(output), fix="choose another --output"
+            )
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / MARK).write_text(json_format.dumps({"seed": seed}) + "\n")
+
+
+def show(result: object, picture: Path) -> None:
+    """The card on the terminal, or as plain lines elsewhere; and as a picture."""
+    from rich.console import Console
+
+    from tightrope.demo.card import DemoResult, card_notes, card_table, card_text
+
+    assert isinstance(result, DemoResult)
+    if sys.stdout.isatty():
+        console = Console()
+        console.print(card_table(result))
+        print("\n".join(card_notes(result)))
+    else:
+        print(card_text(result))
+    paper = Console(record=True, width=120, file=io.StringIO())
+    paper.print(card_table(result))
+    paper.print("\n".join(card_notes(result)))
+    picture.write_text(paper.export_svg(title="tightrope demo"))
