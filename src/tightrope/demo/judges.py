@@ -1,6 +1,6 @@
 """Who says whether a text is positive? Two judges that share nothing with each other.
 
-Gold judge          TF-IDF and logistic regression, fitted on sentences of its own half of the reviews. It labels the
+Gold judge          TF-IDF and logistic regression, fitted on its own half of the reviews. It labels the
                     synthetic preference pairs, so what is trained is trained towards its taste.
 Independent judge   VADER's lexicon. Nothing is ever trained on it; it says whether the change is real.
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightrope.config.errors import TightropeError
-from tightrope.demo.corpus import Review, continued, sentences
+from tightrope.demo.corpus import Review, continued
 
 if TYPE_CHECKING:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -36,13 +36,13 @@ JUDGE_COLUMN = "gold_judge"
 """Column of the demo's prompts that names the gold judge's file, for ``gold`` as a reward function."""
 
 RARE = 5
-"""Words and word pairs in fewer sentences are left out of the gold judge."""
+"""Words in fewer reviews are left out of the gold judge."""
 REGULARISATION = 4.0
 
 
 @dataclass(frozen=True)
 class GoldJudge:
-    """Log-odds of a positive author: ``intercept + sum of coefficient x TF-IDF weight`` over words and word pairs."""
+    """Log-odds of a positive author: ``intercept + sum of coefficient x TF-IDF weight`` over words."""
 
     terms: tuple[str, ...]
     idf: NDArray[np.float64]
@@ -51,16 +51,15 @@ class GoldJudge:
 
     @staticmethod
     def fit(reviews: Sequence[Review]) -> GoldJudge:
-        """On single sentences, because single sentences are what it will read."""
+        """On whole reviews by single words: fitted on sentences it is less sure of the sentences it will read."""
         require_sklearn()
         from sklearn.linear_model import LogisticRegression
 
-        rows = [(sentence, review.positive) for review in reviews for sentence in sentences(review.text)]
         weights = tfidf()
-        features = weights.fit_transform([sentence for sentence, _ in rows])
-        model = LogisticRegression(C=REGULARISATION, max_iter=300).fit(features, [positive for _, positive in rows])
+        features = weights.fit_transform([review.text.lower() for review in reviews])
+        model = LogisticRegression(C=REGULARISATION, max_iter=300).fit(features, [r.positive for r in reviews])
         terms = tuple(weights.get_feature_names_out().tolist())
-        return GoldJudge(terms, np.array(weights.idf_), model.coef_[0], float(model.intercept_[0]))
+        return GoldJudge(terms, np.array(weights.idf_, np.float64), model.coef_[0], float(model.intercept_[0]))
 
     def log_odds(self, texts: Sequence[str]) -> NDArray[np.float64]:
         weights = tfidf({term: index for index, term in enumerate(self.terms)})
@@ -97,7 +96,7 @@ class GoldJudge:
 def tfidf(vocabulary: dict[str, int] | None = None) -> TfidfVectorizer:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(min_df=RARE, ngram_range=(1, 2), vocabulary=vocabulary)
+    return TfidfVectorizer(min_df=RARE, sublinear_tf=True, vocabulary=vocabulary)
 
 
 def vader_scores(texts: Sequence[str]) -> list[float]:
