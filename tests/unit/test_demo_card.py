@@ -11,8 +11,8 @@ from rich.console import Console
 from tightrope.demo.card import DemoResult, Evaluated, card_json, card_table, card_text
 from tightrope.maths.diagnostics import Interval, paired_difference, wilson_interval
 
-SFT = Evaluated("SFT", [0.9, 0.1, 0.2, 0.5], [0.5, -0.5, 0.0, 0.2], [10, 10, 8, 12], 0.95, 0.0, 30.0)
-PPO = Evaluated("PPO", [0.9, 0.8, 0.7, 0.4], [0.6, 0.4, 0.5, 0.1], [8, 8, 8, 8], 0.9, 5.5, 50.0)
+SFT = Evaluated("SFT", [0.9, 0.1, 0.2, 0.5], [0.5, -0.5, 0.0, 0.2], [10, 10, 8, 12], 0.95, 0.0)
+PPO = Evaluated("PPO", [0.9, 0.8, 0.7, 0.4], [0.6, 0.4, 0.5, 0.1], [8, 8, 8, 8], 0.9, 5.5)
 RESULT = DemoResult(
     base=replace(SFT, name="base", kl=None, distinct_3=None),
     sft=SFT,
@@ -25,6 +25,7 @@ RESULT = DemoResult(
     seed=1,
     seconds=170.0,
     peak_rss_bytes=1 << 30,
+    stage_seconds={"sft": 31.0, "rm": 12.0, "dpo": 9.0, "ppo": 53.0},
     next_commands=("tightrope samples run", "tightrope resume run", "tightrope label run"),
 )
 REQUIRED = {
@@ -65,7 +66,7 @@ def test_every_model_has_a_row(form):
         console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
         console.print(card_table(RESULT))
         shown = console.export_text()
-    for words in ("base", "SFT", "best of 8", "DPO", "PPO", "75%", "+0.40", "5.5", "0.90"):
+    for words in ("base", "SFT", "best of 8", "DPO", "PPO", "75%", "+0.40", "5.5", "0.90", "31", "12", "9", "53"):
         assert words in shown
 
 

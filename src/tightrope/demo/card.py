@@ -31,8 +31,7 @@ HONEST = (
 class Evaluated:
     """One model on the held-out prompts. ``kl`` (to the SFT model, nats a response) is None where there is none.
 
-    ``gold`` probability of positive and ``independent`` score a prompt, ``lengths`` in tokens, ``seconds`` it took
-    to make this model.
+    ``gold`` probability of positive and ``independent`` score of each response, ``lengths`` in tokens.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Evaluated:
     lengths: Sequence[int]
     distinct_3: float | None
     kl: float | None
-    seconds: float
 
     @property
     def positive(self) -> Interval:
@@ -60,7 +58,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything the card tells. ``n`` is of best-of-n; ``rm_accuracy`` on held-out synthetic pairs."""
+    """Everything the card tells. ``n`` is of best-of-n; ``rm_accuracy`` on held-out synthetic pairs.
+
+    ``stage_seconds`` by stage (``sft``, ``rm``, ``dpo``, ``ppo``, and whatever else took time).
+    """
 
     base: Evaluated
     sft: Evaluated
@@ -77,8 +78,10 @@ class DemoResult:
     stage_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
-    def rows(self) -> tuple[Evaluated, ...]:
-        return (self.base, self.sft, self.best_of_n, self.dpo, self.ppo)
+    def rows(self) -> list[tuple[Evaluated, float | None]]:
+        """Each model with the seconds of the stage that made it; None where nothing was trained."""
+        made_by = ((self.base, "base"), (self.sft, "sft"), (self.best_of_n, "rm"), (self.dpo, "dpo"), (self.ppo, "ppo"))
+        return [(model, self.stage_seconds.get(stage)) for model, stage in made_by]
 
     @property
     def gold_rise(self) -> Interval:
@@ -98,14 +101,14 @@ def card_table(result: DemoResult) -> Table:
     table = Table(title=title(result), title_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-    for model in result.rows:
-        table.add_row(*cells(model))
+    for model, seconds in result.rows:
+        table.add_row(*cells(model, seconds))
     return table
 
 
 def card_text(result: DemoResult) -> str:
     """The same card for a log: aligned columns, no colour, no boxes."""
-    lines = [COLUMNS, *(cells(model) for model in result.rows)]
+    lines = [COLUMNS, *(cells(model, seconds) for model, seconds in result.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     aligned = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
     return "\n".join([title(result), "", *aligned, "", *card_notes(result)])
@@ -177,7 +180,7 @@ def title(result: DemoResult) -> str:
     )
 
 
-def cells(model: Evaluated) -> tuple[str, ...]:
+def cells(model: Evaluated, seconds: float | None) -> tuple[str, ...]:
     positive, sentiment = model.positive, model.sentiment
     return (
         model.name,
@@ -186,7 +189,7 @@ def cells(model: Evaluated) -> tuple[str, ...]:
         "-" if model.kl is None else f"{model.kl:.1f}",
         f"{model.mean_length:.1f}",
         "-" if model.distinct_3 is None else f"{model.distinct_3:.2f}",
-        f"{model.seconds:.0f}",
+        "-" if seconds is None else f"{seconds:.0f}",
     )
 
 
