@@ -36,29 +36,29 @@ PAIR_DRAWS, HELD_OUT_DRAWS = 1, 2  # name the random numbers of the samples that
 
 STAGES: dict[str, dict[str, Any]] = {
     "sft": {
-        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 50},
-        "training": {"steps": 600, "token_budget": TOKEN_BUDGET},
-        "checkpoint": {"every": 300},
-        "sft": {"batch_size": 64, "evaluate_every": 200},
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 50, "weight_decay": 0.1},
+        "training": {"steps": 1000, "token_budget": TOKEN_BUDGET},
+        "checkpoint": {"every": 500},
+        "sft": {"batch_size": 64, "evaluate_every": 250},
     },
     "rm": {
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
-        "training": {"steps": 120, "token_budget": TOKEN_BUDGET},
-        "checkpoint": {"every": 60},
-        "reward_model": {"batch_size": 32, "evaluate_every": 40},
+        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 10, "weight_decay": 1.0},
+        "training": {"steps": 222, "token_budget": TOKEN_BUDGET},  # one epoch
+        "checkpoint": {"every": 111},
+        "reward_model": {"batch_size": 16, "evaluate_every": 111},
     },
     "dpo": {
-        "optimizer": {"learning_rate": 5e-4, "warmup_steps": 5},
-        "training": {"steps": 80, "token_budget": TOKEN_BUDGET},
-        "checkpoint": {"every": 40},
-        "dpo": {"batch_size": 32, "evaluate_every": 40},
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 5},
+        "training": {"steps": 111, "token_budget": TOKEN_BUDGET},  # one epoch
+        "checkpoint": {"every": 56},
+        "dpo": {"batch_size": 32, "evaluate_every": 56, "beta": 0.3},
     },
     "ppo": {
-        "optimizer": {"learning_rate": 3e-4, "critic_learning_rate": 3e-3},
+        "optimizer": {"learning_rate": 2e-4, "critic_learning_rate": 2e-3},
         "training": {"steps": 42, "token_budget": TOKEN_BUDGET},
         "checkpoint": {"every": 14},
         "rollout": {"prompts_per_step": 64, "max_new_tokens": MAX_NEW_TOKENS},
-        "kl": {"beta": 0.1, "target": 6.0},
+        "kl": {"beta": 0.1, "target": 5.0, "beta_min": 0.06},
         "evaluation": {"every": 7, "prompts": 64, "function": "tightrope.demo.judges:independent"},
         "samples": {"count": 16},
     },
