@@ -70,6 +70,23 @@ def write_texts(
     write_jsonl(files.prompts, ({"prompt": text, **judge} for text in openings[held_out : held_out + prompts]))
 
 
+def widest_pairs(prompts: Sequence[str], responses: Sequence[Sequence[str]], gold: GoldJudge, seed: int) -> list[Pair]:
+    """Of the responses to each prompt the two that the gold judge tells apart best, in random order.
+
+    Two random responses differ so little that a quarter of the noisy votes would contradict the judge.
+    """
+    sides = random.Random(f"sides {seed}")
+    texts = [continued(prompt, text) for prompt, several in zip(prompts, responses, strict=True) for text in several]
+    scores = iter(gold.log_odds(texts).tolist())
+    pairs: list[Pair] = []
+    for prompt, several in zip(prompts, responses, strict=True):
+        ranked = sorted((next(scores), text) for text in several)
+        ends = [ranked[0][1], ranked[-1][1]]
+        sides.shuffle(ends)
+        pairs.append(Pair(prompt, *ends))
+    return pairs
+
+
 def write_preferences(files: DemoFiles, pairs: Sequence[Pair], gold: GoldJudge, seed: int) -> int:
     """Labels pairs by noisy votes of the gold judge and says how many were written.
 

@@ -20,7 +20,7 @@ from tightrope.assemble.stage import DisplayFor, Finished, start
 from tightrope.demo.card import DemoResult
 from tightrope.demo.corpus import load_corpus
 from tightrope.demo.evaluation import best_of, evaluated, sampled
-from tightrope.demo.files import DemoFiles, Pair, write_preferences, write_texts
+from tightrope.demo.files import DemoFiles, widest_pairs, write_preferences, write_texts
 from tightrope.demo.judges import GoldJudge
 from tightrope.demo.model import write_base_model
 from tightrope.demo.tokenizer import vocabulary_of
@@ -28,6 +28,7 @@ from tightrope.maths.diagnostics import Interval, best_of_n_kl
 from tightrope.models.manifest import read_manifest
 
 PAIRS = 4000
+SAMPLES_PER_PAIR = 4
 BEST_OF = 4
 HELD_OUT = 320
 MAX_NEW_TOKENS = 20
@@ -112,14 +113,12 @@ class Demo:
         return gold
 
     def label(self, gold: GoldJudge) -> None:
-        """Two answers of the SFT model to each prompt, and the gold judge's noisy vote: synthetic preferences."""
+        """Several answers of the SFT model to each prompt, and the judge's noisy vote on two: synthetic preferences."""
         with self.timed("pairs", f"sampling {PAIRS:,} synthetic pairs; the gold judge votes"):
-            rollout = sampled(self.sft, self.files.prompts, PAIRS, 2, self._seed, PAIR_DRAWS)
+            rollout = sampled(self.sft, self.files.prompts, PAIRS, SAMPLES_PER_PAIR, self._seed, PAIR_DRAWS)
             texts = rollout.responses
-            pairs = [
-                Pair(prompt.text, texts[2 * number], texts[2 * number + 1])
-                for number, prompt in enumerate(rollout.prompts)
-            ]
+            several = [texts[start : start + SAMPLES_PER_PAIR] for start in range(0, len(texts), SAMPLES_PER_PAIR)]
+            pairs = widest_pairs([prompt.text for prompt in rollout.prompts], several, gold, self._seed)
             self.pairs = write_preferences(self.files, pairs, gold, self._seed)
 
     def judge(self, gold: GoldJudge, began: float) -> DemoResult:
