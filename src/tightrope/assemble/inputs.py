@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from tightrope.data.prompts import PromptData, load_prompts
 from tightrope.models.load import context_length, load_tokenizer, resolve_model_folder
 from tightrope.models.manifest import require_kind
 from tightrope.scoring.functions import load_function
+from tightrope.types import Prompt, Sample
 
 BLOCK = 1 << 20
+TRIAL_RESPONSES = ("A response.", "")
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,33 @@ def read_inputs(config: RunConfig) -> Inputs:
         if config.reward.model is not None:
             reward_folder = resolve_model_folder(config.reward.model)
             require_kind(reward_folder, "reward")
-        for function in (config.reward.function, config.evaluation.function):
-            if function is not None:
-                load_function(function)
+        for function in functions_of(config):
+            load_function(function)
     tokenizer = load_tokenizer(folder)
     data = read_data(config, tokenizer, context_length(folder))
+    if isinstance(data, PromptData):
+        try_functions(config, data.train)
     files = [path for path in (config.data.train, config.data.evaluation) if path is not None]
     return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files})
+
+
+def functions_of(config: RunConfig) -> list[str]:
+    """The user's functions that this run calls: the reward, and the held-out judge."""
+    if not isinstance(config, OnlineConfig):
+        return []
+    return [spec for spec in (config.reward.function, config.evaluation.function) if spec is not None]
+
+
+def try_functions(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """Ask each function about two made-up responses: one that raises, or answers with anything but a finite number
+    each, is told in seconds and not after the model is loaded. An empty response is among them, because a policy
+    that ends at once writes it."""
+    samples = [
+        Sample(prompts[i % len(prompts)], text, "stop", len(text.split()) + 1)  # with an end token
+        for i, text in enumerate(TRIAL_RESPONSES)
+    ]
+    for function in functions_of(config):
+        load_function(function).score(samples)
 
 
 def read_data(

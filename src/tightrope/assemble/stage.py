@@ -58,9 +58,13 @@ def start(stage: str, config: RunConfig, display_for: DisplayFor) -> Finished:
     """Raises TightropeError for wrong input, before anything is written or loaded."""
     inputs = read_inputs(config)
     with RunFolder.create(config.output) as folder:
-        save_resolved(stage, config, folder.resolved)
-        folder.write_environment(device_facts())
-        return walk(stage, config, inputs, folder, display_for)
+        try:
+            save_resolved(stage, config, folder.resolved)
+            folder.write_environment(device_facts())
+            return walk(stage, config, inputs, folder, display_for)
+        except TightropeError:
+            folder.discard_unstarted()  # weights or rewards that only their use shows to be broken
+            raise
 
 
 def resume(path: Path, display_for: DisplayFor) -> Finished:
@@ -137,8 +141,8 @@ def restore_or_begin(
     if journal.events():
         journal.cut_after(last_step)
     built.prepare()
-    measured = require([*built.self_test(), checkpoint_check(core)])
-    metrics.write_summary("self_test", measured)
+    measured = require(built.self_test())  # before anything is saved: a resume starts beyond the self-test
+    metrics.write_summary("self_test", measured | require([checkpoint_check(core)]))
     core.clock.take()
 
 

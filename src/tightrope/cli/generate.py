@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from tightrope.config.errors import TightropeError
+from tightrope.config.schema import DataSection, ModelSection
 from tightrope.data.prompts import load_prompts
 from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
 from tightrope.models.manifest import require_kind
 from tightrope.models.roles import Role
-
-from tightrope.config.errors import TightropeError
-from tightrope.config.schema import DataSection, ModelSection
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.storage.labels import LabelItem, write_items
 from tightrope.types import Rollout, SampleKey, Sampling

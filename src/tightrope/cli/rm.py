@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from tightrope.models.load import load_tokenizer, resolve_model_folder
-from tightrope.models.manifest import require_kind
-from tightrope.models.roles import load_reward
 
 from tightrope.cli.stages import Json, Overrides, Quiet
 from tightrope.cli.stages import train as train_stage
@@ -21,6 +18,9 @@ from tightrope.config.schema import ModelSection
 from tightrope.data.chat_format import ChatFormat, answer_text
 from tightrope.data.readers import Row, read_rows
 from tightrope.maths.diagnostics import wilson_interval
+from tightrope.models.load import load_tokenizer, resolve_model_folder
+from tightrope.models.manifest import require_kind
+from tightrope.models.roles import load_reward
 from tightrope.scoring.reward_model import RewardModel
 from tightrope.types import Prompt, Sample
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as json_format
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,17 +63,18 @@ def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
 
 def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
     config = load_config(path, overrides, CONFIGS[stage])
-    for warning in warnings_of(config):
-        print(f"warning: {warning}", file=sys.stderr)
     from tightrope.assemble.stage import start
 
-    finish(start(stage, config, shown(quiet)), as_json)
+    finish(start(stage, config, shown(quiet, warnings_of(config))), as_json)
 
 
-def shown(quiet: bool) -> DisplayFor:
+def shown(quiet: bool, warnings: Sequence[str] = ()) -> DisplayFor:
+    """The warnings come when the inputs are proven: a mistake stays the one line that is read."""
     from tightrope.cli.display import display_for
 
     def display(stage: str, config: RunConfig) -> Display:
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         digest = config.samples.digest_every if isinstance(config, OnlineConfig) else 0
         return display_for(stage, config.training.steps, quiet, digest)
 

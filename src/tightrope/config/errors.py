@@ -38,6 +38,10 @@ class TightropeError(Exception):
         return rebuild, (self.what, self.where, self.found, self.expected, self.fix)
 
 
+class NonFiniteNumbers(TightropeError):
+    """NaN or infinity where a number was needed: nothing is learned from it."""
+
+
 class CheckpointMissed(TightropeError):
     """A checkpoint could not be written; the one before it is untouched. ``misses`` counts them in a row."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tightrope.config.errors import TightropeError
+from tightrope.config.errors import NonFiniteNumbers
 from tightrope.maths.ragged import widen
 from tightrope.types import SampleKey
 
@@ -23,7 +23,7 @@ BLOCK = 64
 """Tokens that are summed first: the search runs over blocks, then inside one (3x faster than one long scan)."""
 
 
-class NonFiniteLogits(TightropeError):
+class NonFiniteLogits(NonFiniteNumbers):
     """The policy's logits are not numbers: its weights have been destroyed by an earlier update."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tightrope.config.errors import TightropeError
+from tightrope.config.errors import NonFiniteNumbers, TightropeError
 from tightrope.types import Sample
 
 LARGEST = torch.finfo(torch.float32).max
@@ -17,7 +17,7 @@ EXCERPT = 40
 """Characters of a prompt that an error shows."""
 
 
-class NonFiniteReward(TightropeError):
+class NonFiniteReward(NonFiniteNumbers):
     """A reward that is NaN, infinite, or beyond float32: the step is refused, nothing is learned from it."""
 
 

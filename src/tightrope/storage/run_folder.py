@@ -26,6 +26,7 @@ from tightrope.storage.files import cannot_write, replace_file, sync_folder, wri
 
 PACKAGES = ("tightrope", "torch", "transformers", "tokenizers", "safetensors", "peft", "numpy")
 MARKS = ("resolved.yaml", "run.db", "events.jsonl")
+WRITTEN = (*MARKS, "run.db-wal", "run.db-shm", "env.json", "LOCK")
 
 
 class RunFolder:
@@ -125,6 +126,19 @@ class RunFolder:
         """``env.json``: versions and machine, plus e.g. device and dtype. No variables of the environment."""
         content = {**environment(), **(extra or {})}
         replace_file(self.environment, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+    def discard_unstarted(self) -> None:
+        """Take back a run without any checkpoint, so that the corrected config can use the same output folder.
+
+        Only what a run writes is removed; anything else, and the folder around it, stays.
+        """
+        if any(self.checkpoints.glob("iter-*")):
+            return
+        for name in WRITTEN:
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.path):
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def close(self) -> None:
         if self._lock is not None:

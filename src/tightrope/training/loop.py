@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from tightrope.config.errors import CheckpointMissed
+from tightrope.config.errors import CheckpointMissed, NonFiniteNumbers
 from tightrope.records import Action, Finding, StepRecord
+from tightrope.rollout.sampling import NonFiniteLogits
 from tightrope.scoring.judge import NonFiniteReward
 from tightrope.training.run import OfflineRun, OnlineRun, RunCore
 
@@ -41,7 +42,19 @@ class StopSignals:
 
 def train(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Outcome:
     """Runs from where ``core.progress`` stands. A finished step is never lost: after a kill the run goes on from the
-    newest checkpoint and repeats what followed it, bit for bit."""
+    newest checkpoint and repeats what followed it, bit for bit.
+
+    A policy that no longer gives numbers ends the run at once and without a checkpoint: those on the disk are better.
+    """
+    try:
+        return walk(run, step, signals)
+    except NonFiniteLogits as error:
+        run.apply(*refused_step(run.core, error))
+        run.core.progress.stop_reason = str(error)
+        return "stopped"
+
+
+def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Outcome:
     core = run.core
     progress = core.progress
     while progress.step < core.total_steps:
@@ -75,13 +88,19 @@ def save(core: RunCore, must: bool) -> None:
 
 
 def evaluate(core: RunCore) -> None:
-    record = core.evaluate(core.progress.step)
+    """A judge that gives no number costs the probe, not the run."""
+    try:
+        record = core.evaluate(core.progress.step)
+    except NonFiniteReward as error:
+        print(f"warning: no probe at step {core.progress.step}: {error}", file=sys.stderr)
+        core.journal.append(core.progress.step - 1, "probe_missed", str(error), "run")
+        return
     if record is not None:
         core.tracker.write(record)
 
 
-def refused_step(core: RunCore, error: NonFiniteReward) -> tuple[StepRecord, Sequence[Finding], Sequence[Action]]:
-    """A step whose rewards were not numbers: nothing was learned, it is recorded and the guardian counts it."""
+def refused_step(core: RunCore, error: NonFiniteNumbers) -> tuple[StepRecord, Sequence[Finding], Sequence[Action]]:
+    """A step without numbers to learn from: it is recorded, and the guardian counts it."""
     record = StepRecord(
         stage=core.stage,
         step=core.progress.step,
