@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import call
 from tests.runs import Files, run_quietly, tiny_config, tiny_files
 from tightrope.algorithms.options import CONFIGS
-from tightrope.cli.main import main
 from tightrope.config.load import save_resolved
 from tightrope.models import load
 
@@ -76,17 +76,6 @@ def config_file(place: Place, stage: str, output: Path) -> Path:
     path = output.with_suffix(".yaml")
     save_resolved(stage, config, path)
     return path
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main([str(word) for word in words])
-    except SystemExit as left:
-        assert isinstance(left.code, int)
-        code = left.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: Sequence[str | Path], says: str, loaded: bool = False) -> None:

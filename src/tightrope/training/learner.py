@@ -114,9 +114,9 @@ class GradientLearner(Generic[BatchT]):
                 norm = self._optimizers[name].clip_gradients()
                 totals.add({f"grad_norm_{name}": (norm, 1.0)})
                 if not math.isfinite(norm):
-                    trouble += [
-                        f"gradient of {parameter}" for parameter in self._optimizers[name].nonfinite_gradients()
-                    ]
+                    broken = self._optimizers[name].nonfinite_gradients()
+                    # Gradients that are finite one by one may have a norm that is not, and cannot be clipped then.
+                    trouble += [f"gradient of {parameter}" for parameter in broken] or [f"gradient norm of {name}"]
         if trouble:
             done.skipped += 1
             done.nonfinite += [f"step {self.step}: {what}" for what in trouble[:3]]
