@@ -11,9 +11,13 @@ from typing import Any
 
 from tests.tiny import WORDS, tiny_llama
 from tightrope.algorithms.options import CONFIGS
-from tightrope.assemble.stage import Finished, start
+from tightrope.assemble.inputs import read_inputs
+from tightrope.assemble.parts import Assembled, Outputs
+from tightrope.assemble.stage import Finished, build, start
 from tightrope.cli.display import Silent
 from tightrope.config.schema import RunConfig
+from tightrope.storage.checkpoints import CheckpointStore
+from tightrope.storage.journal import Journal
 from tightrope.types import Sample
 
 STAGES = ("sft", "rm", "dpo", "ppo", "rloo")
@@ -95,3 +99,11 @@ def tiny_config(
 
 def run_quietly(stage: str, config: RunConfig) -> Finished:
     return start(stage, config, lambda name, settings: Silent())
+
+
+def built_run(config: RunConfig, folder: Path) -> Assembled:
+    """The run as the command line builds it, before its first step; it is shown to nobody."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = CheckpointStore(folder / "checkpoints", config.checkpoint.keep, {})
+    outputs = Outputs(store, Journal(folder / "events.jsonl"), Silent(), Silent())
+    return build(config.stage, config, read_inputs(config), outputs)
