@@ -82,7 +82,7 @@ def questions(file: Path | None, prompt: str | None, response: str | None, form:
     if (file is None) == (prompt is None) or (prompt is None) != (response is None):
         raise TightropeError("give a file, or --prompt and --response")
     if file is None:
-        yield from asked_of(Row(1, {"prompt": prompt, "response": response}), form)
+        yield from asked_of(Row("--prompt", 1, {"prompt": prompt, "response": response}), form)
         return
     for row in read_rows(file):
         try:
