@@ -12,10 +12,19 @@ from transformers import AutoModelForCausalLM
 from tests.tiny import tiny_gpt2, tiny_llama
 from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.heads import reward_head
-from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+from tightrope.models.load import (
+    context_length,
+    dtype_of,
+    eos_ids,
+    for_training,
+    load_network,
+    load_tokenizer,
+    resolve_model_folder,
+)
 from tightrope.models.lora import adapter_parameters, add_adapter
 from tightrope.models.manifest import base_hash, template_hash, tokenizer_hash
 from tightrope.models.memory import estimate
+from tightrope.models.roles import offline_roles, online_roles
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +146,30 @@ def test_memory_counts_parameters_exactly(tmp_path, tied):
     adapter = 4 * 2 * ((32 + 32) * 2 + (32 + 16) * 2 + (32 + 64) * 3)
     assert lora.trained == 2 * adapter and lora.weights == 4 * stored + 4 * 2 * adapter
     assert full.total == full.weights + full.gradients + full.optimizer + full.activations
+
+
+def test_all_weights_of_a_full_run_are_float32_where_adapters_leave_the_backbone_in_bfloat16(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    gpu, full = torch.device("cuda"), ModelSection(path=tmp_path)
+    with_adapters = ModelSection(path=tmp_path, lora=LoraSection(rank=2))
+    assert dtype_of(for_training(full), gpu) == torch.float32
+    assert dtype_of(for_training(with_adapters), gpu) == torch.bfloat16
+    assert dtype_of(full, gpu) == torch.bfloat16  # scoring and generating
+    asked = ModelSection(path=tmp_path, dtype="bfloat16")
+    assert dtype_of(for_training(asked), gpu) == torch.bfloat16
+
+
+@pytest.mark.parametrize("stage", ["sft", "rm", "dpo", "ppo"])
+def test_every_role_of_a_full_run_has_the_trained_type(tmp_path, monkeypatch, stage):
+    monkeypatch.setattr("tightrope.models.load.device_of", lambda model: torch.device("cpu"))
+    monkeypatch.setattr(
+        "tightrope.models.load.dtype_of",
+        lambda model, device: torch.float32 if model.dtype == "float32" else torch.bfloat16,
+    )
+    section = ModelSection(path=tiny_llama(tmp_path / "m"))
+    if stage == "ppo":
+        roles = online_roles(section, critic="separate", reward_model=None, needs_reference=True, seed=0)
+    else:
+        roles = offline_roles(section, stage, seed=0)
+    present = [role for role in (roles.policy, roles.reference, roles.critic, roles.reward) if role is not None]
+    assert present and {role.network.dtype for role in present} == {torch.float32}

@@ -142,7 +142,7 @@ WIDE_CLIP = 0.3
 
 def warnings_of(config: RunConfig) -> list[str]:
     """What is allowed but seldom meant, one sentence each."""
-    found = schedule_warnings(config)
+    found = schedule_warnings(config) + dtype_warnings(config)
     if isinstance(config, OnlineConfig):
         found += online_warnings(config)
     if isinstance(config, PPOConfig):
@@ -150,6 +150,15 @@ def warnings_of(config: RunConfig) -> list[str]:
     if isinstance(config, RLOOConfig):
         found += clip_warnings("rloo", config.rloo.clip_range)
     return found
+
+
+def dtype_warnings(config: RunConfig) -> list[str]:
+    if config.model.dtype != "bfloat16" or config.model.lora is not None:
+        return []
+    return [
+        "model.dtype: bfloat16 without model.lora trains weights that round small updates away: "
+        "set model.dtype to auto or float32"
+    ]
 
 
 def schedule_warnings(config: RunConfig) -> list[str]:

@@ -29,7 +29,9 @@ class ModelSection(Section):
     lora: LoraSection | None = None
     """Train adapters on one frozen backbone. Absent: full fine-tuning with separate copies."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Weights' type. ``auto``: float32 on a CPU, bfloat16 on a GPU that has it."""
+    """Weights' type. ``auto``: float32 on a CPU and wherever all weights are trained, because bfloat16's three digits
+    swallow small updates; on a GPU that has it bfloat16 for what stays frozen (the backbone under LoRA adapters, which
+    are float32 themselves) and for scoring and generating."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs."""
 

@@ -120,6 +120,16 @@ def dtype_of(model: ModelSection, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[model.dtype]
 
 
+def for_training(model: ModelSection) -> ModelSection:
+    """The section that all roles of a training run are loaded by.
+
+    Without adapters every weight is trained and no float32 copy of it is kept, so ``auto`` means float32 there: in
+    bfloat16 an update under 1/256 of a weight is rounded away. The frozen roles take the same type, so that the
+    reference is the starting policy to the last bit.
+    """
+    return model.model_copy(update={"dtype": "float32"}) if model.dtype == "auto" and model.lora is None else model
+
+
 def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, model: ModelSection) -> PreTrainedModel:
     family_of(read_json(folder / "config.json"), str(folder))
     _require_safetensors(folder)

@@ -18,7 +18,7 @@ from tightrope.config.errors import TightropeError
 from tightrope.config.schema import ModelSection
 from tightrope.maths.logprobs import KEEP_BYTES
 from tightrope.models.families import Family, family_of
-from tightrope.models.load import device_of, dtype_of, read_json
+from tightrope.models.load import device_of, dtype_of, for_training, read_json
 
 ACTIVATIONS = 34
 """Numbers kept for the backward pass per token, layer and hidden unit (Korthikanti et al. 2022)."""
@@ -55,7 +55,7 @@ def estimate(
     family = family_of(config, str(folder))
     network = _on_meta(folder)
     parameters = sum(p.numel() for p in network.parameters())
-    dtype = dtype_of(model, device_of(model))
+    dtype = dtype_of(for_training(model), device_of(model))
     width = torch.finfo(dtype).bits // 8
     own_critic = critic == "separate"
     if model.lora is None:

@@ -21,6 +21,7 @@ from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.backbone import Network
 from tightrope.models.heads import Head, critic_head_from, reward_head, zero_head
 from tightrope.models.load import (
+    for_training,
     load_network,
     load_reward_head,
     load_trunk,
@@ -76,7 +77,7 @@ def online_roles(
     seed: int,
 ) -> Roles:
     """Roles of a run with rollouts. Raises TightropeError where a folder does not hold what its role needs."""
-    folder = resolve_model_folder(model.path)
+    model, folder = for_training(model), resolve_model_folder(model.path)
     reward_folder = None if reward_model is None else resolve_model_folder(reward_model)
     if reward_folder is not None:
         require_kind(reward_folder, "reward")
@@ -98,7 +99,7 @@ def online_roles(
 
 def offline_roles(model: ModelSection, stage: Literal["sft", "rm", "dpo"], seed: int) -> Roles:
     """Roles of a run over a fixed data set."""
-    folder = resolve_model_folder(model.path)
+    model, folder = for_training(model), resolve_model_folder(model.path)
     if stage == "rm":
         network = load_trunk(folder, model)
         adapter = None
