@@ -53,15 +53,17 @@ def reward_folder(files, tmp_path_factory) -> Path:
     return folder
 
 
-def config_of(stage: str, files: Files, *, budget: int | None = None, **settings: Any) -> RunConfig:
-    """The critic is trained from the first step, and no rule ends an epoch early."""
+def config_of(
+    stage: str, files: Files, *, budget: int | None = None, options: Mapping[str, Any] | None = None, **settings: Any
+) -> RunConfig:
+    """The critic is trained from the first step, and no rule ends an epoch early. ``options``: of PPO and RLOO."""
     changes: dict[str, dict[str, Any]] = {
         "training": {"token_budget": budget},
         "optimizer": {"learning_rate": LEARNING_RATE},
     }
     if stage in ONLINE:
         changes[stage] = {"target_kl": None} | ({"value_warmup_steps": 0} if stage == "ppo" else {})
-        changes[stage] |= settings.pop("options", {})
+        changes[stage] |= options or {}
     return tiny_config(stage, files, files.prompts.parent / "unused", changes=changes, **settings)
 
 
@@ -106,7 +108,7 @@ def test_the_token_budget_changes_nothing(files, tmp_path, stage, lora):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_order_of_rows_inside_a_minibatch_changes_nothing(files, tmp_path, stage):
-    config = config_of(stage, files, **({"options": {"epochs": 1, "minibatches": 1}} if stage in ONLINE else {}))
+    config = config_of(stage, files, options={"epochs": 1, "minibatches": 1})
     forward = stepped(config, tmp_path / "forward", lambda built: reordered_step(built, backwards=False))
     backward = stepped(config, tmp_path / "backward", lambda built: reordered_step(built, backwards=True))
     assert largest(forward, backward) <= TOLERANCE

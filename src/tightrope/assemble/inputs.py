@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
 from tightrope.data.preferences import PreferenceData, load_preferences
 from tightrope.data.prompts import PromptData, load_prompts
 from tightrope.models.load import context_length, load_tokenizer, resolve_model_folder
-from tightrope.models.manifest import require_kind
+from tightrope.models.manifest import require_kind, sha256_of
 from tightrope.scoring.functions import load_function
 from tightrope.types import Prompt, Sample
 
-BLOCK = 1 << 20
 TRIAL_RESPONSES = ("A response.", "")
 
 
@@ -80,11 +78,3 @@ def read_data(
     if isinstance(config, SFTConfig):
         return load_demonstrations(config.data, tokenizer, context=context)
     return load_preferences(config.data, tokenizer, context=context)
-
-
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.stages import EXIT_CODES
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import RunConfig
 from tightrope.protocols import Display
@@ -49,7 +50,7 @@ def demo(
         result = Demo(output, seed, display, say).run()
     except StageEnded as ended:
         print(f"the demo ended early: {ended}; run `tightrope demo` again", file=sys.stderr)
-        raise SystemExit(75) from ended
+        raise SystemExit(EXIT_CODES[ended.done.outcome]) from ended
     card = card_json(result)
     (output / MARK).write_text(json_format.dumps(card, indent=2, sort_keys=True) + "\n")
     show(result, output / "card.svg")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -135,7 +135,7 @@ class LivePanel:
         cells = [self._tile(name) for name in TILES if name in self._latest]
         for start in range(0, len(cells), 4):
             tiles.add_row(*cells[start : start + 4])
-        rows: list[object] = [ProgressBar(total=self._total, completed=self._step), tiles]
+        rows: list[RenderableType] = [ProgressBar(total=self._total, completed=self._step), tiles]
         if self._pair.prompt is not None:
             rows.append(Text.assemble(("probe   ", "dim"), (self._pair.prompt, "bold")))
             rows.append(Text.assemble(("before  ", "dim"), self._pair.before))

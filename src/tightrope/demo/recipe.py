@@ -19,7 +19,7 @@ from tightrope.algorithms.options import CONFIGS
 from tightrope.assemble.stage import DisplayFor, Finished, start
 from tightrope.demo.card import DemoResult
 from tightrope.demo.corpus import load_corpus
-from tightrope.demo.evaluation import best_of, evaluated, sampled
+from tightrope.demo.evaluation import MAX_NEW_TOKENS, TOKEN_BUDGET, best_of, evaluated, sampled
 from tightrope.demo.files import DemoFiles, widest_pairs, write_preferences, write_texts
 from tightrope.demo.judges import GoldJudge
 from tightrope.demo.model import write_base_model
@@ -31,8 +31,6 @@ PAIRS = 4000
 SAMPLES_PER_PAIR = 4
 BEST_OF = 4
 HELD_OUT = 320
-MAX_NEW_TOKENS = 20
-TOKEN_BUDGET = 16_384
 PAIR_DRAWS, HELD_OUT_DRAWS = 1, 2  # name the random numbers of the samples that no training step draws
 
 STAGES: dict[str, dict[str, Any]] = {

@@ -25,7 +25,6 @@ HEAD = "score.weight"
 ADAPTER_FOLDER = "adapter"
 Kind = Literal["sft", "policy", "reward", "base"]
 NAMES: Mapping[str, str] = {"sft": "an SFT result", "policy": "a policy", "reward": "a reward model", "base": "a base"}
-BLOCK_BYTES = 1 << 20
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "add_bos_token", "add_eos_token")
 
 
@@ -110,7 +109,7 @@ def tensor_names(folder: Path) -> set[str]:
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """sha256 of each weight file, by name."""
-    return {file.name: _sha256(file) for file in weight_files(folder)}
+    return {file.name: sha256_of(file) for file in weight_files(folder)}
 
 
 def base_hash(folder: Path) -> str:
@@ -123,7 +122,7 @@ def tokenizer_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"):
         if (folder / name).is_file():
-            digest.update(name.encode() + bytes.fromhex(_sha256(folder / name)))
+            digest.update(name.encode() + bytes.fromhex(sha256_of(folder / name)))
     config = folder / "tokenizer_config.json"
     if config.is_file():
         fields = json.loads(config.read_text(encoding="utf-8"))
@@ -134,15 +133,12 @@ def tokenizer_hash(folder: Path) -> str:
 def template_hash(folder: Path) -> str | None:
     """Of the chat template's text, wherever transformers keeps it."""
     if (folder / "chat_template.jinja").is_file():
-        return _sha256(folder / "chat_template.jinja")
+        return sha256_of(folder / "chat_template.jinja")
     config = folder / "tokenizer_config.json"
     template = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
     return None if template is None else hashlib.sha256(json.dumps(template).encode()).hexdigest()
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

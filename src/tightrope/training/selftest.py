@@ -21,7 +21,7 @@ from torch import Tensor
 from tightrope.config.errors import TightropeError
 from tightrope.models.packed_forward import token_logprobs
 from tightrope.models.roles import Role
-from tightrope.protocols import Algorithm, Objective, State
+from tightrope.protocols import Algorithm, Objective
 from tightrope.training.policy_objective import PolicyObjective
 from tightrope.training.run import RunCore
 from tightrope.types import Preferences, Rollout, Scores
@@ -142,7 +142,3 @@ def count_differences(left: object, right: object) -> int:
 
 def largest(difference: Tensor) -> float:
     return float(difference.abs().max()) if len(difference) else 0.0
-
-
-def states_differ(left: Mapping[str, State], right: Mapping[str, State]) -> bool:
-    return count_differences(left, right) > 0
