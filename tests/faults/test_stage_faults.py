@@ -72,7 +72,7 @@ def built_online(config: PPOConfig | RLOOConfig, folder: Path) -> Assembled:
     folder.mkdir()
     silent = Silent()
     outputs = Outputs(CheckpointStore(folder / "checkpoints", 2, {}), Journal(folder / "events.jsonl"), silent, silent)
-    return build_online(config.stage, config, read_inputs(config), outputs)
+    return build_online(config, read_inputs(config), outputs)
 
 
 @pytest.mark.parametrize("tiny", [tiny_llama, tiny_gpt2])
