@@ -106,4 +106,4 @@ def built_run(config: RunConfig, folder: Path) -> Assembled:
     folder.mkdir(parents=True, exist_ok=True)
     store = CheckpointStore(folder / "checkpoints", config.checkpoint.keep, {})
     outputs = Outputs(store, Journal(folder / "events.jsonl"), Silent(), Silent())
-    return build(config.stage, config, read_inputs(config), outputs)
+    return build(config, read_inputs(config), outputs)

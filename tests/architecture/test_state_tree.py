@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from tests.runs import STAGES, built_run, tiny_config, tiny_files
-from tightrope.assemble import online
+from tightrope.assemble import online, parts
 from tightrope.assemble.parts import Assembled
 from tightrope.config.schema import RunConfig
 from tightrope.guardian.guardian import StepGuardian
@@ -84,8 +84,7 @@ def plain_text(value: object) -> str | None:
     if isinstance(value, torch.Tensor):
         return repr(value.tolist()) if value.numel() <= 8 else None
     if isinstance(value, Mapping):
-        parts = [(repr(key), plain_text(item)) for key, item in value.items()]
-        return repr(sorted(parts, key=str))
+        return repr(sorted((repr(key), str(plain_text(item))) for key, item in value.items()))
     if isinstance(value, list | tuple | set | frozenset | deque) and not is_ours(value):
         return repr([plain_text(item) for item in value])
     return None
@@ -195,11 +194,11 @@ class Counting(LocalEngine):
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "field"),
-    [("StepGuardian", Forgetful, "reviews (Forgetful)"), ("LocalEngine", Counting, "calls (Counting)")],
+    ("module", "name", "part", "field"),
+    [(parts, "StepGuardian", Forgetful, "reviews (Forgetful)"), (online, "LocalEngine", Counting, "calls (Counting)")],
 )
-def test_a_forgotten_number_is_noticed(tmp_path, monkeypatch, name: str, part: Callable[..., Any], field: str):
-    monkeypatch.setattr(online, name, part)
+def test_a_forgotten_number_is_noticed(tmp_path, monkeypatch, module: ModuleType, name: str, part: type, field: str):
+    monkeypatch.setattr(module, name, part)
     assert any(item.endswith(field) for item in lost(config_of("ppo", tmp_path), tmp_path))
 
 

@@ -11,11 +11,10 @@ from tightrope.algorithms.options import DPOConfig, OfflineOptions, RewardModelC
 from tightrope.algorithms.reward_modelling import RewardModelling
 from tightrope.algorithms.sft import SFT
 from tightrope.assemble.inputs import Inputs
-from tightrope.assemble.parts import Assembled, Outputs, optimizers_of, rate_factor
+from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
 from tightrope.data.demonstrations import DemonstrationData
 from tightrope.data.preferences import PreferenceData
 from tightrope.data.samplers import RowSampler
-from tightrope.guardian.guardian import StepGuardian
 from tightrope.models.roles import Role, Roles, offline_roles
 from tightrope.parallel.single import SingleProcess
 from tightrope.protocols import Objective
@@ -23,7 +22,7 @@ from tightrope.training.evaluate import Evaluate, held_out_record, nothing_to_ev
 from tightrope.training.learner import GradientLearner, UpdatePlan
 from tightrope.training.loop import train
 from tightrope.training.optimisers import NamedWeights
-from tightrope.training.run import OfflineRun, Progress, RunCore
+from tightrope.training.run import OfflineRun, Progress
 from tightrope.training.selftest import Check, dpo_check
 from tightrope.training.step import offline_step
 from tightrope.training.timing import Stopwatch, TimedLearner
@@ -33,14 +32,13 @@ OfflineConfig = SFTConfig | RewardModelConfig | DPOConfig
 SELF_TEST_PAIRS = 8
 
 
-def build_offline(stage: str, config: OfflineConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
+def build_offline(config: OfflineConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
     assert isinstance(inputs.data, DemonstrationData | PreferenceData)
     roles = offline_roles(config.model, role_set(config), config.seed)
     objective, options = objective_of(config, roles), options_of(config)
     rows, held_out = rows_of(config, inputs.data, roles)
     progress, clock = Progress(), Stopwatch()
     sampler = RowSampler(len(rows), options.batch_size, config.seed)
-    guardian = StepGuardian(config.guardian)
     learner = GradientLearner(
         objective,
         optimizers_of(config.optimizer, roles),
@@ -55,29 +53,17 @@ def build_offline(stage: str, config: OfflineConfig, inputs: Inputs, outputs: Ou
         SingleProcess(),
         lambda: progress.attempt,
     )
-    core = RunCore(
-        stage=stage,
-        seed=config.seed,
-        total_steps=config.training.steps,
-        progress=progress,
-        state={
-            "progress": progress,
-            "weights": NamedWeights(roles.parameters),
-            "learner": learner,
-            "rows": sampler,
-            "guardian": guardian,
-        },
-        store=outputs.store,
-        guardian=guardian,
-        tracker=outputs.tracker,
-        journal=outputs.journal,
-        clock=clock,
-        checkpoint_every=config.checkpoint.every,
-        evaluate=evaluation_of(stage, config, objective, held_out),
-        evaluate_every=options.evaluate_every,
+    core = core_of(
+        config,
+        outputs,
+        progress,
+        clock,
+        {"weights": NamedWeights(roles.parameters), "learner": learner, "rows": sampler},
+        evaluation_of(config, objective, held_out),
+        options.evaluate_every,
     )
     run = OfflineRun(
-        core, lambda: rows.select(sampler.next_rows()), TimedLearner(learner, clock), guardian, outputs.tracker
+        core, lambda: rows.select(sampler.next_rows()), TimedLearner(learner, clock), core.guardian, core.tracker
     )
     result = roles.policy if roles.reward is None else roles.reward
     assert result is not None
@@ -118,12 +104,12 @@ def referenced(pairs: Preferences, *, reference: Role, token_budget: int | None)
     return replace(pairs, ref_logprobs=reference_logprobs(reference, pairs, token_budget)) if len(pairs) else pairs
 
 
-def evaluation_of(stage: str, config: OfflineConfig, objective: Objective[Any], held_out: Any) -> Evaluate:
+def evaluation_of(config: OfflineConfig, objective: Objective[Any], held_out: Any) -> Evaluate:
     """The objective on all held-out rows."""
     if not len(held_out):
         return nothing_to_evaluate
     budget = config.training.token_budget
-    return lambda step: held_out_record(stage, step, 0, objective, held_out, budget)
+    return lambda step: held_out_record(config.stage, step, 0, objective, held_out, budget)
 
 
 def self_test(objective: Objective[Any], rows: Any, roles: Roles) -> list[Check]:

@@ -8,11 +8,10 @@ from tightrope.algorithms.options import PPOConfig, RLOOConfig
 from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
 from tightrope.assemble.inputs import Inputs
-from tightrope.assemble.parts import Assembled, Outputs, optimizers_of, rate_factor
+from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
 from tightrope.config.errors import TightropeError
 from tightrope.data.prompts import PromptData
 from tightrope.data.samplers import PromptSampler
-from tightrope.guardian.guardian import StepGuardian
 from tightrope.models.load import eos_ids, load_tokenizer
 from tightrope.models.manifest import read_manifest
 from tightrope.models.roles import Roles, online_roles
@@ -30,83 +29,69 @@ from tightrope.training.loop import train
 from tightrope.training.optimisers import NamedWeights
 from tightrope.training.policy_objective import PolicyObjective
 from tightrope.training.preparation import Preparation
-from tightrope.training.run import OnlineRun, Progress, RunCore
+from tightrope.training.run import OnlineRun, Progress
 from tightrope.training.selftest import Check, fingerprint_check, online_checks
 from tightrope.training.step import train_step
 from tightrope.training.timing import Stopwatch, TimedEngine, TimedJudge, TimedLearner
 from tightrope.types import SampleKey, Sampling
 
+OnlineStage = PPOConfig | RLOOConfig
 SELF_TEST_PROMPTS = 8
 SELF_TEST_STEP = 1_000_000_011  # its draws are no training step's, no probe's and no preparation's
 TARGET_KL_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 
 
-def build_online(stage: str, config: PPOConfig | RLOOConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
+def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs) -> Assembled:
     assert isinstance(inputs.data, PromptData)
-    roles = online_roles(
-        config.model,
-        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
-        reward_model=inputs.reward_folder,
-        needs_reference=True,
-        seed=config.seed,
-    )
+    roles = roles_of(config, inputs)
     assert roles.policy is not None
     progress, clock, budget = Progress(), Stopwatch(), config.training.token_budget
     dial = BetaDial(config.kl, config.training.steps)
     algorithm = PPO(config.ppo, dial.value) if isinstance(config, PPOConfig) else RLOO(config.rloo, dial.value)
-    source, normaliser = reward_of(config, inputs, roles)
-    engine = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
-    judge = LocalJudge(source, normaliser, config.reward, roles, config.rollout.temperature, budget)
-    sampling = Sampling(
-        config.rollout.temperature, config.rollout.max_new_tokens, eos_ids(inputs.folder, inputs.tokenizer)
-    )
     objective = PolicyObjective(algorithm, roles)
-    learner = GradientLearner(
-        objective,
-        optimizers_of(config.optimizer, roles),
-        update_plan(config, roles),
-        SingleProcess(),
-        lambda: progress.attempt,
-    )
+    source, normaliser = reward_of(config, inputs, roles)
+    sampling = sampling_of(config, inputs)
+    sampler = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
+    engine = TimedEngine(sampler, clock)
+    judge = TimedJudge(LocalJudge(source, normaliser, config.reward, roles, sampling.temperature, budget), clock)
+    plan = update_plan(config, roles)
+    optimizers = optimizers_of(config.optimizer, roles)
+    learner = GradientLearner(objective, optimizers, plan, SingleProcess(), lambda: progress.attempt)
     prompts = PromptSampler(
         inputs.data.train, config.rollout.prompts_per_step, config.seed, config.rollout.fixed_prompts
     )
-    guardian = StepGuardian(config.guardian)
+    state = {
+        "weights": NamedWeights(roles.parameters),
+        "learner": learner,
+        "prompts": prompts,
+        "dial": dial,
+        "normaliser": normaliser,
+    }
+    probe = nothing_to_evaluate
     held_out = inputs.data.held_out[: config.evaluation.prompts]
-    independent = None if config.evaluation.function is None else load_function(config.evaluation.function)
-    probe = Probe(stage, config.seed, held_out, engine, judge, sampling, outputs.samples, independent, progress, clock)
-    core = RunCore(
-        stage=stage,
-        seed=config.seed,
-        total_steps=config.training.steps,
-        progress=progress,
-        state={
-            "progress": progress,
-            "weights": NamedWeights(roles.parameters),
-            "learner": learner,
-            "prompts": prompts,
-            "dial": dial,
-            "normaliser": normaliser,
-            "guardian": guardian,
-        },
-        store=outputs.store,
-        guardian=guardian,
-        tracker=outputs.tracker,
-        journal=outputs.journal,
-        clock=clock,
-        checkpoint_every=config.checkpoint.every,
-        evaluate=probe if held_out else nothing_to_evaluate,
-        evaluate_every=config.evaluation.every,
-    )
+    if held_out:
+        probe = Probe(
+            stage=config.stage,
+            seed=config.seed,
+            prompts=held_out,
+            engine=engine,
+            judge=judge,
+            sampling=sampling,
+            samples=outputs.samples,
+            held_out=None if config.evaluation.function is None else load_function(config.evaluation.function),
+            progress=progress,
+            clock=clock,
+        )
+    core = core_of(config, outputs, progress, clock, state, probe, config.evaluation.every)
     run = OnlineRun(
         core=core,
         prompts=prompts,
-        engine=TimedEngine(engine, clock),
-        judge=TimedJudge(judge, clock),
+        engine=engine,
+        judge=judge,
         algorithm=algorithm,
         learner=TimedLearner(learner, clock),
-        guardian=guardian,
-        tracker=outputs.tracker,
+        guardian=core.guardian,
+        tracker=core.tracker,
         samples=outputs.samples,
         dial=dial,
         sampling=sampling,
@@ -127,7 +112,22 @@ def build_online(stage: str, config: PPOConfig | RLOOConfig, inputs: Inputs, out
     return Assembled(run, prepare, test, partial(train, run, train_step), roles, roles.policy)
 
 
-def reward_of(config: PPOConfig | RLOOConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
+def roles_of(config: OnlineStage, inputs: Inputs) -> Roles:
+    """Loads the weights."""
+    return online_roles(
+        config.model,
+        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
+        reward_model=inputs.reward_folder,
+        needs_reference=True,
+        seed=config.seed,
+    )
+
+
+def sampling_of(config: OnlineStage, inputs: Inputs) -> Sampling:
+    return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, eos_ids(inputs.folder, inputs.tokenizer))
+
+
+def reward_of(config: OnlineStage, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
     """The reward source, with its gain and bias where they are known before the first sample."""
     if inputs.reward_folder is None:
         assert config.reward.function is not None
@@ -146,7 +146,7 @@ def reward_of(config: PPOConfig | RLOOConfig, inputs: Inputs, roles: Roles) -> t
     return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
 
 
-def update_plan(config: PPOConfig | RLOOConfig, roles: Roles) -> UpdatePlan:
+def update_plan(config: OnlineStage, roles: Roles) -> UpdatePlan:
     options = config.ppo if isinstance(config, PPOConfig) else config.rloo
     warmup = config.ppo.value_warmup_steps if isinstance(config, PPOConfig) else 0
     return UpdatePlan(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tightrope.config.schema import OptimizerSection, RunConfig
+from tightrope.guardian.guardian import StepGuardian
 from tightrope.maths.schedules import linear_decay_with_warmup
 from tightrope.models.roles import Role, Roles
-from tightrope.protocols import CheckpointStore, Journal, SampleSink
+from tightrope.protocols import CheckpointStore, Journal, SampleSink, Stateful
 from tightrope.records import Tracker
+from tightrope.training.evaluate import Evaluate
 from tightrope.training.loop import Outcome, StopSignals
 from tightrope.training.optimisers import NamedAdamW, group_options
-from tightrope.training.run import OfflineRun, OnlineRun
+from tightrope.training.run import OfflineRun, OnlineRun, Progress, RunCore
 from tightrope.training.selftest import Check
+from tightrope.training.timing import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,34 @@ class Assembled:
     train: Callable[[StopSignals], Outcome]
     roles: Roles
     result: Role
+
+
+def core_of(
+    config: RunConfig,
+    outputs: Outputs,
+    progress: Progress,
+    clock: Stopwatch,
+    state: Mapping[str, Stateful],
+    evaluate: Evaluate,
+    evaluate_every: int,
+) -> RunCore:
+    """``state``: what changes in this kind of run. Where it stands and its guardian belong to every run's."""
+    guardian = StepGuardian(config.guardian)
+    return RunCore(
+        stage=config.stage,
+        seed=config.seed,
+        total_steps=config.training.steps,
+        progress=progress,
+        state={"progress": progress, **state, "guardian": guardian},
+        store=outputs.store,
+        guardian=guardian,
+        tracker=outputs.tracker,
+        journal=outputs.journal,
+        clock=clock,
+        checkpoint_every=config.checkpoint.every,
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+    )
 
 
 def optimizers_of(section: OptimizerSection, roles: Roles) -> dict[str, NamedAdamW]:

@@ -87,7 +87,7 @@ def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, displ
             stack.callback(part.close)
         facts = facts_of(config, inputs)
         store = CheckpointStore(folder.checkpoints, config.checkpoint.keep, facts)
-        built = build(stage, config, inputs, Outputs(store, journal, watched, watched))
+        built = build(config, inputs, Outputs(store, journal, watched, watched))
         restore_or_begin(built, store, journal, metrics, samples, facts)
         outcome = built.train(signals)
         progress = built.run.core.progress
@@ -106,12 +106,12 @@ def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, displ
         )
 
 
-def build(stage: str, config: RunConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
+def build(config: RunConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
     """Loads the weights."""
     if isinstance(config, PPOConfig | RLOOConfig):
-        return build_online(stage, config, inputs, outputs)
+        return build_online(config, inputs, outputs)
     assert isinstance(config, SFTConfig | RewardModelConfig | DPOConfig)
-    return build_offline(stage, config, inputs, outputs)
+    return build_offline(config, inputs, outputs)
 
 
 def restore_or_begin(
