@@ -97,7 +97,26 @@ def test_damaged_weights(folder, damage):
 
 def test_wrong_shapes(folder):
     edit(folder / "config.json", hidden_size=48, head_dim=8)
-    refused(lambda: load(folder), str(folder), "the weights cannot be loaded")
+    refused(lambda: load(folder), str(folder), "does not fit config.json", " x 48, found ", " x 32")
+
+
+def test_b55_a_vocabulary_of_another_size_is_told_with_both_sizes(folder):
+    stored = json.loads((folder / "config.json").read_text())["vocab_size"]
+    edit(folder / "config.json", vocab_size=stored + 1)
+    refused(lambda: load(folder), str(folder), f"expected {stored + 1} x 32, found {stored} x 32")
+
+
+def test_weights_that_are_no_numbers(folder):
+    weights = load_file(folder / WEIGHTS)
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    refused(lambda: load(folder), str(folder), "model.norm.weight holds NaN or infinity")
+
+
+def test_a_config_with_a_value_of_the_wrong_kind(folder):
+    edit(folder / "config.json", num_attention_heads="four")
+    refused(lambda: load_tokenizer(folder), str(folder), "num_attention_heads")
+    refused(lambda: load(folder), str(folder), "num_attention_heads")
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])

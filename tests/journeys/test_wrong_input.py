@@ -242,6 +242,7 @@ def test_wrong_words_of_the_other_commands(place: Place, tmp_path: Path, capsys:
     refused(capsys, ["rm", "score", place.sft, place.files.preferences], "not a reward model")
     refused(capsys, ["rm", "score", place.reward], "give a file, or --prompt and --response")
     refused(capsys, ["rm", "score", place.reward, tmp_path / "none.jsonl"], "no such data file")
+    refused(capsys, ["rm", "score", place.reward, prompts, "--output", tmp_path / "no" / "scores"], "no such folder")
     refused(capsys, ["samples", tmp_path / "none"], "this is no run folder")
     assert not out.exists()
 

@@ -43,8 +43,9 @@ def read_inputs(config: RunConfig) -> Inputs:
             require_kind(reward_folder, "reward")
         for function in functions_of(config):
             load_function(function)
+    context = context_length(folder)  # first: transformers reads the config for the tokenizer too, and says less
     tokenizer = load_tokenizer(folder)
-    data = read_data(config, tokenizer, context_length(folder))
+    data = read_data(config, tokenizer, context)
     if isinstance(data, PromptData):
         try_functions(config, data.train)
     files = [path for path in (config.data.train, config.data.evaluation) if path is not None]

@@ -60,6 +60,8 @@ def score(
     file
         JSONL, CSV or parquet with `prompt` and `completion`, or with `prompt`, `chosen` and `rejected`.
     """
+    if output is not None and not output.parent.is_dir():
+        raise TightropeError("no such folder", where=str(output.parent), fix="make it, or choose another --output")
     folder = resolve_model_folder(model)
     require_kind(folder, "reward")
     tokenizer = load_tokenizer(folder)

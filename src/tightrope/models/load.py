@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -63,7 +64,7 @@ def context_length(folder: Path) -> int:
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise TightropeError(f"no tokenizer can be loaded: {error}", where=str(folder)) from error
 
 
@@ -144,14 +145,36 @@ def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, mode
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told here, by name and size
         )
     network, told = loaded
+    for name, stored, wanted in sorted(told["mismatched_keys"]):
+        raise TightropeError(
+            f"{name} does not fit config.json", where=str(folder), expected=shape_of(wanted), found=shape_of(stored)
+        )
     # transformers only warns and draws random weights for what it does not find.
     if told["missing_keys"]:
         names = sorted(told["missing_keys"])
         raise TightropeError(f"{len(names)} weights are missing, the first is {names[0]}", where=str(folder))
+    _require_numbers(network, folder)
     _train_every_embedding(network)
     return network.to(device)
+
+
+def shape_of(size: Iterable[int]) -> str:
+    """
+    >>> shape_of(torch.Size([64, 32]))
+    '64 x 32'
+    """
+    return " x ".join(str(length) for length in size)
+
+
+def _require_numbers(model: PreTrainedModel, folder: Path) -> None:
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise TightropeError(
+                f"{name} holds NaN or infinity", where=str(folder), fix="the training that wrote it broke: take another"
+            )
 
 
 def _train_every_embedding(model: PreTrainedModel) -> None:
@@ -180,7 +203,7 @@ def reading_weights(folder: Path) -> Iterator[None]:
     """Whatever goes wrong with somebody's weight files is told in one line with the folder's name."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
         raise TightropeError(f"the weights cannot be loaded: {error}", where=str(folder)) from error
 
 

@@ -124,7 +124,7 @@ def checkpoint_check(core: RunCore) -> Check:
 
 
 def count_differences(left: object, right: object) -> int:
-    """Leaves of two state trees that are not identical, bit for bit.
+    """Leaves of two state trees that are not identical; NaN is NaN.
 
     >>> count_differences({"a": 1, "b": [torch.ones(2), 2.0]}, {"a": 1, "b": [torch.ones(2), 2.5]})
     1
@@ -135,8 +135,9 @@ def count_differences(left: object, right: object) -> int:
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return abs(len(left) - len(right)) + sum(count_differences(a, b) for a, b in zip(left, right, strict=False))
     if isinstance(left, Tensor) and isinstance(right, Tensor):
-        same = left.shape == right.shape and left.dtype == right.dtype and bool((left == right).all())
-        return 0 if same else 1
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return 1
+        return 0 if bool(((left == right) | (left.isnan() & right.isnan())).all()) else 1
     return 0 if left == right else 1
 
 
