@@ -20,8 +20,8 @@ from tightrope.models.roles import Role
 from tightrope.types import PolicyOutput, TokenRows
 
 BUCKET = 16
-"""Sequences whose lengths round up to the same multiple share one attention call. Measured on one core, 64 rows of
-16-64 tokens, forward and backward: 12 ms, against 23 ms with equal lengths only and 21 ms with one padded call."""
+"""Sequences whose lengths round up to the same multiple share one attention call. Against equal lengths only and
+against one padded call, short rows take about half the time in attention (docs/design/0002-packed-attention.md)."""
 
 
 def token_logprobs(
@@ -128,9 +128,9 @@ class PackedLayout:
     sequence's end, where causality keeps it from every real token, and its own results are never read.
     """
 
-    def __init__(self, offsets: Tensor) -> None:
+    def __init__(self, offsets: Tensor, bucket_width: int = BUCKET) -> None:
         lengths = offsets.diff()
-        buckets = (lengths + BUCKET - 1) // BUCKET
+        buckets = (lengths + bucket_width - 1) // bucket_width
         place = torch.empty(int(offsets[-1]), dtype=torch.int64)
         position, owner = positions_of(offsets), torch.arange(len(lengths)).repeat_interleave(lengths)
         self._blocks: list[tuple[int, int]] = []
