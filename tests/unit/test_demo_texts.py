@@ -11,7 +11,7 @@ import pytest
 from tightrope.config.errors import TightropeError
 from tightrope.demo import corpus
 from tightrope.demo.corpus import Corpus, Review, load_corpus, read_reviews, sentences, split_opening
-from tightrope.demo.files import DemoFiles, Pair, write_preferences, write_texts
+from tightrope.demo.files import DemoFiles, Pair, widest_pairs, write_preferences, write_texts
 from tightrope.demo.judges import GoldJudge
 from tightrope.demo.tokenizer import EOS, PAD, UNKNOWN, vocabulary_of, word_tokenizer
 
@@ -125,3 +125,12 @@ def test_preferences_follow_the_judge_and_say_they_are_synthetic(tmp_path):
     ]
     assert all(row["synthetic"] is True and "gold judge" in row["judge"] for row in rows)
     assert rows[0]["chosen_score"] == 40.0 and rows[0]["rejected_score"] == -40.0
+
+
+def test_the_two_answers_furthest_apart_make_a_pair(tmp_path):
+    judge = GoldJudge(("bad", "good"), np.ones(2), np.array([-4.0, 4.0]), 0.0)
+    answers = [["so so.", "good.", "bad.", "good bad."], ["bad.", "so so.", "so so.", "so so."]] * 8
+    pairs = widest_pairs(["a", "b"] * 8, answers, judge, seed=0)
+    assert [{pair.first, pair.second} for pair in pairs] == [{"good.", "bad."}, {"bad.", "so so."}] * 8
+    assert {pair.first for pair in pairs[::2]} == {"good.", "bad."}  # the side tells nothing
+    assert pairs == widest_pairs(["a", "b"] * 8, answers, judge, seed=0)

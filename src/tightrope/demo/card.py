@@ -19,7 +19,7 @@ DISTINCT_3_FLOOR = 0.8
 LENGTH_FLOOR = 0.6
 """Of the SFT model's mean length."""
 
-COLUMNS = ("model", "gold: positive", "independent", "KL nats", "words", "distinct-3", "seconds")
+COLUMNS = ("model", "gold: positive", "independent", "KL nats", "tokens", "distinct-3", "seconds")
 HONEST = (
     "A model this small writes poor English; watch the direction, not the prose.",
     "The preferences are synthetic: a classifier made them, no person did, and the gold judge is that classifier.",
