@@ -26,12 +26,12 @@ test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 fmt: setup
-	$(BIN)/ruff format src tests docs
-	$(BIN)/ruff check --fix src tests docs
+	$(BIN)/ruff format src tests docs benchmarks
+	$(BIN)/ruff check --fix src tests docs benchmarks
 
 lint: setup
-	$(BIN)/ruff format --check src tests docs
-	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff format --check src tests docs benchmarks
+	$(BIN)/ruff check src tests docs benchmarks
 	$(BIN)/lint-imports
 
 types: setup
