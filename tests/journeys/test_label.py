@@ -70,7 +70,7 @@ def test_thirty_votes_with_undo_a_kill_and_a_resume(labels):
     terminal.send("q")
     terminal.expect_exact("28 preferences written to")
     terminal.expect_exact("1 ties and 1 skips left out")
-    terminal.expect_exact(f"tightrope rm train CONFIG data.train={preferences_path(labels)}")
+    terminal.expect_exact(f"tightrope rm train CONFIG.yaml data.train={preferences_path(labels)}")
     terminal.expect(pexpect.EOF)
     terminal.wait()
     assert terminal.exitstatus == 0

@@ -131,11 +131,13 @@ class LivePanel:
         return f"ETA {per_step * (self._total - self._step):.0f} s"
 
     def _render(self) -> Panel:
+        bar = Table.grid(expand=True)  # a bar by itself does not end its line
+        bar.add_row(ProgressBar(total=self._total, completed=self._step))
         tiles = Table.grid(padding=(0, 3))
         cells = [self._tile(name) for name in TILES if name in self._latest]
         for start in range(0, len(cells), 4):
             tiles.add_row(*cells[start : start + 4])
-        rows: list[RenderableType] = [ProgressBar(total=self._total, completed=self._step), tiles]
+        rows: list[RenderableType] = [bar, tiles]
         if self._pair.prompt is not None:
             rows.append(Text.assemble(("probe   ", "dim"), (self._pair.prompt, "bold")))
             rows.append(Text.assemble(("before  ", "dim"), self._pair.before))

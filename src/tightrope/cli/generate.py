@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from tightrope.storage.labels import LabelItem, write_items
 from tightrope.types import Rollout, SampleKey, Sampling
 
 TOKENS_AT_ONCE = 16_384
+USUAL_NEW_TOKENS = 64
 
 
 def generate(
@@ -28,7 +30,9 @@ def generate(
     *,
     output: Annotated[Path, Parameter(help="The label file.")],
     samples: Annotated[int, Parameter(help="Answers a prompt.")] = 2,
-    max_new_tokens: Annotated[int, Parameter(help="Longer answers are cut.")] = 64,
+    max_new_tokens: Annotated[
+        int | None, Parameter(help="Longer answers are cut. Absent: 64, or half the model's context if that is less.")
+    ] = None,
     temperature: Annotated[float, Parameter(help="Divides the logits.")] = 1.0,
     limit: Annotated[int | None, Parameter(help="Use only the first prompts.")] = None,
     seed: Annotated[int, Parameter(help="Keys the random numbers.")] = 0,
@@ -44,23 +48,38 @@ def generate(
         JSONL, CSV or parquet with a column `prompt` or `messages`.
     """
     for name, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
-        if not value > 0:
+        if value is not None and not value > 0:
             raise TightropeError("must be over 0", where=name, found=str(value))
     if output.exists() and not force:
         raise TightropeError("this file exists", where=str(output), fix="choose another --output, or use --force")
     folder = resolve_model_folder(model)
     require_kind(folder, "policy")
     tokenizer = load_tokenizer(folder)
+    new_tokens = new_tokens_of(max_new_tokens, context_length(folder))
     section = DataSection(train=prompts, held_out=0, limit=limit)
-    data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=max_new_tokens)
+    data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=new_tokens)
     network = load_network(folder, ModelSection(path=folder))
     engine = LocalEngine(Role("policy", network, None, None), tokenizer, lambda: 0, TOKENS_AT_ONCE)
-    sampling = Sampling(temperature, max_new_tokens, eos_ids(folder, tokenizer))
+    sampling = Sampling(temperature, new_tokens, eos_ids(folder, tokenizer))
     rollout = engine.generate(data.train, samples, sampling, SampleKey(seed, 0, 0))
     items = items_of(rollout, str(model))
     write_items(output, items)
     print(f"{rollout.n_sequences} answers to {len(items)} prompts: {output}")
-    print(f"next: tightrope label {output}")
+    print(f"next: tightrope label {shlex.quote(str(output))}")
+
+
+def new_tokens_of(asked: int | None, context: int) -> int:
+    """Raises TightropeError when the answer would leave no room for a prompt."""
+    if asked is None:
+        return min(USUAL_NEW_TOKENS, context // 2)
+    if asked >= context:
+        raise TightropeError(
+            "no room for a prompt is left",
+            where="--max-new-tokens",
+            expected=f"less than the model's context of {context} tokens",
+            found=str(asked),
+        )
+    return asked
 
 
 def items_of(rollout: Rollout, source: str) -> list[LabelItem]:

@@ -115,7 +115,7 @@ def finish(file: Path, output: Path) -> None:
     if found.unknown:
         print(f"{found.unknown} votes are about responses that {printable(str(file))} does not hold")
     if found.rows:
-        print(f"next: tightrope rm train CONFIG data.train={shlex.quote(str(output))}")
+        print(f"next: tightrope rm train CONFIG.yaml data.train={shlex.quote(str(output))}")
 
 
 @contextmanager

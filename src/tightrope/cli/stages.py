@@ -93,6 +93,8 @@ def finish(done: Finished, as_json: bool) -> None:
         print(f"the last checkpoint is in {done.folder}/checkpoints; go on with: {resume_command}", file=sys.stderr)
     else:
         print(f"{done.stage} finished after {done.steps} steps in {done.seconds:.0f} s: {done.export}")
+        if done.stage == "rm" and done.export is not None:
+            print_accuracy(done.export)
         print(f"next: {next_command(done)}")
     if as_json:
         print(json_format.dumps(summary(done), sort_keys=True))
@@ -100,10 +102,24 @@ def finish(done: Finished, as_json: bool) -> None:
         raise SystemExit(EXIT_CODES[done.outcome])
 
 
+def print_accuracy(export: Path) -> None:
+    """How far a reward model can be trusted, and how far that number can."""
+    from tightrope.models.manifest import read_manifest
+
+    manifest = read_manifest(export)
+    if manifest is None or manifest.accuracy is None or manifest.accuracy_interval is None:
+        return
+    low, high = manifest.accuracy_interval
+    print(
+        f"{manifest.accuracy:.1%} of {manifest.held_out_pairs} held-out pairs in the right order "
+        f"(95 % interval {low:.1%} to {high:.1%})"
+    )
+
+
 def next_command(done: Finished) -> str:
     follow = {
         "sft": f"tightrope generate {done.folder} PROMPTS.jsonl --output answers.jsonl",
-        "rm": f"tightrope rm score {done.folder} PREFERENCES.jsonl",
+        "rm": f"tightrope ppo CONFIG.yaml reward.model={done.folder}",
     }
     return follow.get(done.stage, f"tightrope samples {done.folder}")
 
