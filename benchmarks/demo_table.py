@@ -1,0 +1,63 @@
+"""The numbers of the README: the demo with several seeds, as a Markdown table.
+
+python benchmarks/demo_table.py 0 1 2
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+COLUMNS = (
+    "seed",
+    "gold positive, SFT → PPO",
+    "independent, SFT → PPO",
+    "difference (95 %)",
+    "KL, nats",
+    "tokens, SFT → PPO",
+    "independent, DPO",
+    "independent, best of 4",
+    "reward model, held out",
+    "seconds",
+    "peak memory",
+)
+HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+
+
+def card_of(seed: int, folder: Path) -> dict[str, Any]:
+    command = ["tightrope", "demo", "--quiet", "--json", "--seed", str(seed), "--output", str(folder / f"seed{seed}")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row_of(card: dict[str, Any]) -> str:
+    low, high = card["independent_interval"]
+    cells = [
+        str(card["seed"]),
+        f"{card['gold_positive_before']:.0%} → {card['gold_positive_after']:.0%}",
+        f"{card['independent_before']:+.2f} → {card['independent_after']:+.2f}",
+        f"{card['independent_after'] - card['independent_before']:+.2f} ({low:+.2f} to {high:+.2f})",
+        f"{card['kl_seq']:.1f}",
+        f"{card['response_length_before']:.1f} → {card['response_length_after']:.1f}",
+        f"{card['dpo_independent_after']:+.2f}",
+        f"{card['best_of_n_independent']:+.2f}",
+        f"{card['rm_heldout_accuracy']:.0%}",
+        f"{card['seconds']:.0f}",
+        f"{card['peak_rss_bytes'] / 2**20:.0f} MiB",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in map(int, sys.argv[1:] or ["0", "1", "2"]):
+            print(row_of(card_of(seed, Path(folder))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
