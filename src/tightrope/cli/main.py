@@ -59,8 +59,7 @@ def build() -> App:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command; leaves the process with an exit code when something is wrong."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    # Idle OpenMP threads spin by default: beside one other busy program a small model trains 7 times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    quiet_libraries()
     try:
         build()(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -77,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Python flushes stdout once more at exit, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE) from None
+
+
+def quiet_libraries() -> None:
+    """Read by libraries when they are first imported; what a person has set stays."""
+    # Idle OpenMP threads spin by default: beside one other busy program a small model trains 7 times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # "Writing model shards" and "Loading weights" would be drawn across the panel.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def unknown_command(words: Sequence[str]) -> TightropeError:
