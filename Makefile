@@ -12,12 +12,14 @@ export TOKENIZERS_PARALLELISM ?= false
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
-	touch $@
+	@echo "installing into $(VENV), a few minutes the first time"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	@touch $@
 
 demo: setup
-	$(BIN)/tightrope demo
+	@$(BIN)/tightrope demo
+	@echo "tightrope is in $(BIN): type '. $(BIN)/activate' once, or write $(BIN)/tightrope"
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m 'not slow'

@@ -22,7 +22,8 @@ LENGTH_FLOOR = 0.6
 COLUMNS = ("model", "gold: positive", "independent", "KL nats", "tokens", "distinct-3", "seconds")
 HONEST = (
     "A model this small writes poor English; watch the direction, not the prose.",
-    "The preferences are synthetic: a classifier made them, no person did, and the gold judge is that classifier.",
+    "The preferences are synthetic: of four samples the two that a classifier tells apart best, and its vote on them.",
+    "No person was asked; the gold judge is that classifier.",
     "Nothing was trained on the independent judge.",
 )
 
