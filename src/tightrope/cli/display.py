@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -29,12 +30,17 @@ TILES = {
     "response_tokens": ("response tokens", "{:.1f}"),
     "stopped_share": ("ended by itself", "{:.0%}"),
     "nll_tok": ("NLL, nats/token", "{:.3f}"),
+    "held_out_nll": ("held-out NLL", "{:.3f}"),
     "loss": ("loss", "{:.4f}"),
     "accuracy": ("accuracy", "{:.1%}"),
+    "held_out_accuracy": ("held-out accuracy", "{:.1%}"),
     "reward_chosen": ("reward of chosen", "{:+.3f}"),
     "reward_rejected": ("reward of rejected", "{:+.3f}"),
     "nonfinite": ("non-finite numbers", "{:.0f}"),
 }
+
+HELD_OUT_TILES = {"held_out": "held_out", "nll_tok": "held_out_nll", "accuracy": "held_out_accuracy"}
+"""What the panel takes from a record about held-out rows, and the tile on which it stays until the next one."""
 
 
 class Silent:
@@ -94,7 +100,8 @@ class LivePanel:
     def __init__(self, stage: str, total_steps: int, console: Console) -> None:
         self._stage = stage
         self._total = total_steps
-        self._latest: dict[str, float] = {}
+        self._training: dict[str, float] = {}
+        self._held_out: dict[str, float] = {}
         self._step = 0
         self._notes: deque[str] = deque(maxlen=3)
         self._pair = ProbePair()
@@ -113,15 +120,12 @@ class LivePanel:
 
     def _record(self, record: StepRecord) -> None:
         if record.stage.endswith(("/probe", "/held_out")):
-            self._latest |= {k: v for k, v in record.metrics.items() if k in ("held_out", "accuracy")}
+            self._held_out = {tile: record.metrics[k] for k, tile in HELD_OUT_TILES.items() if k in record.metrics}
             return
         if self._started is None:
             self._started = (time.monotonic(), record.step)
         self._step = record.step + 1
-        self._latest = {k: v for k, v in self._latest.items() if k == "held_out"} | {
-            **record.metrics,
-            **record.controls,
-        }
+        self._training = {**record.metrics, **record.controls}
         self._notes.extend(printable(text) for text in record.notes.values())
 
     def _eta(self) -> str:
@@ -134,7 +138,8 @@ class LivePanel:
         bar = Table.grid(expand=True)  # a bar by itself does not end its line
         bar.add_row(ProgressBar(total=self._total, completed=self._step))
         tiles = Table.grid(padding=(0, 3))
-        cells = [self._tile(name) for name in TILES if name in self._latest]
+        shown = self._training | self._held_out
+        cells = [tile(name, shown) for name in TILES if name in shown]
         for start in range(0, len(cells), 4):
             tiles.add_row(*cells[start : start + 4])
         rows: list[RenderableType] = [bar, tiles]
@@ -147,15 +152,17 @@ class LivePanel:
             Group(*rows), title=f"{self._stage}  {self._step}/{self._total}  {self._eta()}", title_align="left"
         )
 
-    def _tile(self, name: str) -> Text:
-        label, form = TILES[name]
-        value = form.format(self._latest[name])
-        if name == "kl_seq" and "kl_target" in self._latest:
-            value += f" / {self._latest['kl_target']:.1f}"
-        return Text.assemble((f"{label}\n", "dim"), (value, "bold"))
-
     def close(self) -> None:
         self._live.stop()
+
+
+def tile(name: str, shown: Mapping[str, float]) -> Text:
+    """A label over its value; the KL beside its target."""
+    label, form = TILES[name]
+    value = form.format(shown[name])
+    if name == "kl_seq" and "kl_target" in shown:
+        value += f" / {shown['kl_target']:.1f}"
+    return Text.assemble((f"{label}\n", "dim"), (value, "bold"))
 
 
 def display_for(stage: str, total_steps: int, quiet: bool, digest_every: int = 0) -> Display:
