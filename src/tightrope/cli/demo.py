@@ -19,6 +19,9 @@ from tightrope.protocols import Display
 
 MARK = "demo.json"  # a folder with it is a demo's own, and may be replaced
 
+WIDE = 100
+"""Columns of the terminal from which the card has each number beside its interval."""
+
 
 def demo(
     *,
@@ -80,8 +83,9 @@ def show(result: object, picture: Path) -> None:
     assert isinstance(result, DemoResult)
     if sys.stdout.isatty():
         console = Console()
-        console.print(card_table(result))
-        print("\n".join(card_notes(result)))
+        console.print(card_table(result, narrow=console.width < WIDE))
+        for note in card_notes(result):  # commands stay in one piece, to be copied
+            console.print(note, markup=False, highlight=False, soft_wrap=note.startswith("  "))
     else:
         print(card_text(result))
     paper = Console(record=True, width=120, file=io.StringIO())

@@ -20,6 +20,7 @@ LENGTH_FLOOR = 0.6
 """Of the SFT model's mean length."""
 
 COLUMNS = ("model", "gold: positive", "independent", "KL nats", "tokens", "distinct-3", "seconds")
+NARROW_HEADERS = {"gold: positive": "gold:\npositive", "KL nats": "KL\nnats", "distinct-3": "distinct\n3-grams"}
 HONEST = (
     "A model this small writes poor English; watch the direction, not the prose.",
     "The preferences are synthetic: of four samples the two that a classifier tells apart best, and its vote on them.",
@@ -96,14 +97,20 @@ class DemoResult:
         return paired_difference(list(self.sft.independent), list(self.ppo.independent))
 
 
-def card_table(result: DemoResult) -> Table:
+def card_table(result: DemoResult, *, narrow: bool = False) -> Table:
+    """``narrow`` fits 80 columns: intervals stand below their numbers."""
+    from rich import box
     from rich.table import Table
 
     table = Table(title=title(result), title_justify="left")
+    if narrow:
+        table.box, table.show_edge, table.pad_edge = box.SIMPLE_HEAD, False, False
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+        header = NARROW_HEADERS.get(column, column) if narrow else column
+        table.add_column(header, justify="left" if column == "model" else "right", no_wrap=True)
     for model, seconds in result.rows:
-        table.add_row(*cells(model, seconds))
+        row = cells(model, seconds)
+        table.add_row(*(text.replace(" (", "\n(") for text in row) if narrow else row)
     return table
 
 
