@@ -90,6 +90,16 @@ def show(result: object, picture: Path) -> None:
         print(card_text(result))
     paper = Console(record=True, width=120, file=io.StringIO())
     paper.print(card_table(result))
-    paper.print("\n".join(card_notes(result)))
-    # rich names fonts on a web server; a picture that fetches nothing falls back to the reader's own.
-    picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", paper.export_svg(title="tightrope demo"), flags=re.DOTALL))
+    for note in card_notes(result):
+        paper.print(note, markup=False, highlight=False)
+    picture.write_text(self_contained(paper.export_svg(title="tightrope demo")))
+
+
+def self_contained(svg: str) -> str:
+    """rich names a font on a web server; this picture fetches nothing and takes the reader's own.
+
+    >>> self_contained('@font-face { src: url("https://x") } .t { font-family: Fira Code, monospace }')
+    '.t { font-family: monospace }'
+    """
+    without_fonts = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    return re.sub(r"Fira Code,\s*monospace", "monospace", without_fonts)
