@@ -39,8 +39,12 @@ TILES = {
     "nonfinite": ("non-finite numbers", "{:.0f}"),
 }
 
+HELD_OUT_STAGES = ("/probe", "/held_out")
 HELD_OUT_TILES = {"held_out": "held_out", "nll_tok": "held_out_nll", "accuracy": "held_out_accuracy"}
 """What the panel takes from a record about held-out rows, and the tile on which it stays until the next one."""
+
+EVERY_STEP_UP_TO = 100
+LINES_OF_A_LONG_RUN = 50
 
 
 class Silent:
@@ -70,13 +74,21 @@ class ProbePair:
 
 
 class Lines:
-    """One line a step: for logs, pipes and continuous integration. Every ``digest_every`` steps a few samples too."""
+    """One line a step: for logs, pipes and continuous integration. Every ``digest_every`` steps a few samples too.
+
+    Of a run over ``EVERY_STEP_UP_TO`` steps about ``LINES_OF_A_LONG_RUN`` lines are shown, and all with a note; the
+    metrics on disk have every step.
+    """
 
     def __init__(self, total_steps: int, digest_every: int = 0) -> None:
         self._total = total_steps
         self._digest_every = digest_every
+        self._every = 1 if total_steps <= EVERY_STEP_UP_TO else total_steps // LINES_OF_A_LONG_RUN
 
     def write(self, record: StepRecord) -> None:
+        of_training = not record.stage.endswith(HELD_OUT_STAGES)
+        if of_training and not record.notes and record.step % self._every and record.step + 1 < self._total:
+            return
         shown = {**record.metrics, **record.controls}
         parts = [f"{name} {form.format(shown[name])}" for name, (_, form) in TILES.items() if name in shown]
         note = "".join(f"  ! {text}" for text in record.notes.values())
@@ -119,7 +131,7 @@ class LivePanel:
             self._live.update(self._render())
 
     def _record(self, record: StepRecord) -> None:
-        if record.stage.endswith(("/probe", "/held_out")):
+        if record.stage.endswith(HELD_OUT_STAGES):
             self._held_out = {tile: record.metrics[k] for k, tile in HELD_OUT_TILES.items() if k in record.metrics}
             return
         if self._started is None:
