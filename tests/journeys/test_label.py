@@ -29,7 +29,14 @@ def labels(tmp_path):
 
 def start(labels, *options):
     arguments = ["label", str(labels), "--annotator", "ann", *options]
-    return pexpect.spawn(COMMAND, arguments, encoding="utf-8", timeout=30, dimensions=(50, 200))
+    return pexpect.spawn(
+        COMMAND, arguments, encoding="utf-8", timeout=30, dimensions=(50, 200), preexec_fn=hear_interrupts
+    )
+
+
+def hear_interrupts():
+    """A shell starts background jobs, the test run perhaps among them, deaf to Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def prefer_good(terminal):
