@@ -153,7 +153,8 @@ def test_groups_of_one_are_refused(tmp_path):  # FAULTS B44
 def test_what_can_work_is_allowed(tmp_path, changes):
     path = tmp_path / "run.yaml"
     path.write_text(BASE)
-    load_config(path, changes, PPOConfig)
+    config = load_config(path, changes, PPOConfig)
+    assert config.kl != load_config(path, [], PPOConfig).kl
 
 
 def test_missing_file_and_folder(tmp_path):

@@ -218,7 +218,9 @@ def test_a_folder_with_a_run_is_refused_with_the_resume_command(tmp_path):
 
 def test_a_folder_with_other_files_may_hold_a_new_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    RunFolder.create(tmp_path).close()
+    with RunFolder.create(tmp_path) as folder:
+        assert folder.checkpoints.is_dir()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_folder_without_a_run_cannot_be_resumed_or_read(tmp_path):
