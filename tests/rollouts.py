@@ -31,7 +31,7 @@ MARGIN = 1e-4
 
 
 def policy_of(folder: Path) -> Role:
-    return Role("policy", load_network(folder, ModelSection(path=folder, device="cpu")))
+    return Role("policy", load_network(folder, ModelSection(name=folder, device="cpu")))
 
 
 def reward_of(folder: Path, seed: int = 0) -> Role:

@@ -71,7 +71,7 @@ def tiny_config(
     data = {"sft": files.demonstrations, "rm": files.preferences, "dpo": files.preferences}.get(stage, files.prompts)
     content: dict[str, Any] = {
         "output": output,
-        "model": {"path": files.model} | ({"lora": {"rank": 4, "alpha": 8.0}} if lora else {}),
+        "model": {"name": files.model} | ({"lora": {"rank": 4, "alpha": 8.0}} if lora else {}),
         "data": {"train": data, "held_out": 4},
         "optimizer": {"learning_rate": 1e-3},
         "training": {"steps": steps, "token_budget": 64},

@@ -10,7 +10,7 @@ from tightrope.algorithms.options import CONFIGS, PPOConfig
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_config, load_resolved
 
-BASE = "output: runs/x\nmodel:\n  path: base\ndata:\n  train: a.jsonl\nreward:\n  model: rm\n"
+BASE = "output: runs/x\nmodel:\n  name: base\ndata:\n  train: a.jsonl\nreward:\n  model: rm\n"
 N = len(BASE.splitlines())
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in ("ab", "bc", "cd", "de")
@@ -65,8 +65,8 @@ def complaint(tmp_path, content, overrides=(), stage="ppo"):
         (BASE + "optimizer:\n  betas: [0.9, 1.0]\n", f"run.yaml:{N + 2}:", "less than 1"),
         (BASE + "evaluation:\n  function: judge\n", f"run.yaml:{N + 2}:", "module:function"),
         (BASE + "ppo:\n  minibatches: 65\n", f"run.yaml:{N + 2}:", "65 minibatches cannot be made of 64"),
-        ("output: x\nmodel: {}\ndata: {train: a}\nreward: {model: r}\n", "run.yaml:2:", "`model.path` is missing"),
-        ("output: x\nmodel: {path: b}\ndata: {train: a}\n", "run.yaml:", "`reward` is missing"),
+        ("output: x\nmodel: {}\ndata: {train: a}\nreward: {model: r}\n", "run.yaml:2:", "`model.name` is missing"),
+        ("output: x\nmodel: {name: b}\ndata: {train: a}\n", "run.yaml:", "`reward` is missing"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_one_line_with_its_place(tmp_path, content, begins, says):
@@ -86,7 +86,7 @@ def test_a_broken_file_is_one_line_with_its_place(tmp_path, content, begins, say
         ("kl={beta: low}", "override kl: wrong value of `kl.beta`"),
         ("kl.beta=?", "override kl.beta: a key that is not text"),
         ("kl.beta=x", "override kl.beta: wrong value of `kl.beta`"),
-        ("model.path.x=1", "override model.path.x: `path` is no section"),
+        ("model.name.x=1", "override model.name.x: `name` is no section"),
         ("kl.beta.x=1", "override kl.beta.x: "),
         ("--kl.beta=1", "unknown key"),
     ],
@@ -102,7 +102,7 @@ def test_the_first_mistake_is_told_and_the_others_are_named(tmp_path):
 
 
 def test_a_misspelled_section_is_one_mistake_and_not_two(tmp_path):
-    said = complaint(tmp_path, BASE.replace("model:\n  path", "modle:\n  path"))
+    said = complaint(tmp_path, BASE.replace("model:\n  name", "modle:\n  name"))
     assert said == "run.yaml:2: unknown key `modle`; did you mean `model`?"
 
 

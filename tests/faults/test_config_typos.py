@@ -10,7 +10,7 @@ from tightrope.algorithms.options import CONFIGS
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_config
 
-OFFLINE = "output: x\nmodel: {path: base}\ndata: {train: a.jsonl}\n"
+OFFLINE = "output: x\nmodel: {name: base}\ndata: {train: a.jsonl}\n"
 BASE = {
     "ppo": OFFLINE + "reward: {model: rm}\n",
     "rloo": OFFLINE + "reward: {model: rm}\nrollout: {samples_per_prompt: 2}\n",
@@ -40,7 +40,7 @@ ppo  ouput                                 output
 ppo  out                                   output
 ppo  sead                                  seed
 ppo  modle                                 model
-ppo  model.pth                             model.path
+ppo  model.nmae                            model.name
 ppo  model.dtpe                            model.dtype
 ppo  model.lora.rnk                        model.lora.rank
 ppo  model.rank                            model.lora.rank
@@ -89,9 +89,9 @@ ppo  training.gradient_accumulation_steps  training.token_budget
 ppo  response_length                       rollout.max_new_tokens
 ppo  missing_eos_penalty                   reward.missing_eos.value
 ppo  reward_model_path                     reward.model
-ppo  sft_model_path                        model.path
-ppo  model.model_name_or_path              model.path
-ppo  model_name_or_path                    model.path
+ppo  sft_model_path                        model.name
+ppo  model.model_name_or_path              model.name
+ppo  model_name_or_path                    model.name
 ppo  output_dir                            output
 ppo  total_episodes                        training.steps
 ppo  num_train_epochs                      training.steps
@@ -102,7 +102,7 @@ ppo  lambd                                 ppo.lam
 ppo  kl_target                             kl.target
 ppo  kl_horizon                            kl.horizon
 ppo  kl_ctrl.horizon                       kl.horizon
-ppo  pretrain                              model.path
+ppo  pretrain                              model.name
 ppo  prompt_data                           data.train
 ppo  generate_max_len                      rollout.max_new_tokens
 ppo  n_samples_per_prompt                  rollout.samples_per_prompt

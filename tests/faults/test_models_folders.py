@@ -31,7 +31,7 @@ def folder(original, tmp_path):
 
 
 def load(folder):
-    return load_network(folder, ModelSection(path=folder))
+    return load_network(folder, ModelSection(name=folder))
 
 
 def refused(call, *parts: str) -> None:
@@ -48,7 +48,7 @@ def edit(path, **fields):
 
 
 def test_an_sft_result_is_no_reward_model(original, tmp_path):
-    policy = offline_roles(ModelSection(path=original), "sft", 0).policy
+    policy = offline_roles(ModelSection(name=original), "sft", 0).policy
     assert policy is not None
     export_policy(policy, original, tmp_path / "sft", "sft")
     (tmp_path / "sft" / WEIGHTS).write_bytes(b"never read")
@@ -61,14 +61,14 @@ def test_an_sft_result_is_no_reward_model(original, tmp_path):
     refused(lambda: require_kind(original, "reward"), "is not a reward model (score.weight is not in its weights)")
     refused(
         lambda: online_roles(
-            ModelSection(path=original), critic=None, reward_model=original, needs_reference=False, seed=0
+            ModelSection(name=original), critic=None, reward_model=original, needs_reference=False, seed=0
         ),
         "not a reward model",
     )
 
 
 def test_a_reward_model_without_its_head_or_as_policy(original, tmp_path):
-    reward = offline_roles(ModelSection(path=original), "rm", 0).reward
+    reward = offline_roles(ModelSection(name=original), "rm", 0).reward
     assert reward is not None
     export_reward(reward, original, tmp_path / "rm", RewardFacts([], 0.0, 1.0, 0, None))
     refused(lambda: require_kind(tmp_path / "rm", "policy"), "is a reward model, not a policy")
@@ -170,11 +170,11 @@ def test_a_manifest_that_cannot_be_understood(folder, text):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
 def test_a_gpu_that_is_not_there(folder):
-    refused(lambda: load_network(folder, ModelSection(path=folder, device="cuda")), "model.device", "no CUDA")
+    refused(lambda: load_network(folder, ModelSection(name=folder, device="cuda")), "model.device", "no CUDA")
 
 
 def test_an_adapter_that_does_not_fit(original, tmp_path):
-    section = ModelSection(path=original, lora=LoraSection(rank=2))
+    section = ModelSection(name=original, lora=LoraSection(rank=2))
     reward = offline_roles(section, "rm", 0).reward
     assert reward is not None
     export_reward(reward, original, tmp_path / "rm", RewardFacts([], 0.0, 1.0, 0, None))

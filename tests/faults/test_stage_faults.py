@@ -88,7 +88,7 @@ def test_b13_sft_learns_to_stop(tmp_path: Path, tiny: Any) -> None:
     done, _ = run_of("sft", files, tmp_path / "run", changes=changes)
     assert done.export is not None
     tokenizer = load_tokenizer(done.export)
-    policy = Role("policy", load_network(done.export, ModelSection(path=done.export)), None, None)
+    policy = Role("policy", load_network(done.export, ModelSection(name=done.export)), None, None)
     prompts = read_inputs(tiny_config("ppo", files, tmp_path / "x", changes={"data": {"held_out": 0}})).data
     sampling = Sampling(1.0, 48, eos_ids(done.export, tokenizer))
     rollout = LocalEngine(policy, tokenizer, lambda: 0).generate(prompts.train, 10, sampling, SampleKey(0, 0, 0))  # type: ignore[union-attr]
@@ -120,7 +120,7 @@ def test_b21_rm_score_equals_the_training_path(tmp_path: Path, capsys: pytest.Ca
     section = DataSection(train=files.preferences, held_out=0)
     pairs = load_preferences(section, load_tokenizer(done.export), context=64).train
     with torch.no_grad():
-        trained = sequence_scores(load_reward(done.export, ModelSection(path=done.export)), pairs.rows).tolist()
+        trained = sequence_scores(load_reward(done.export, ModelSection(name=done.export)), pairs.rows).tolist()
     code, out, _ = call(capsys, "rm", "score", tmp_path / "run", files.preferences)
     scores = [json.loads(line)["score"] for line in out.splitlines()]
     assert code == 0 and scores == pytest.approx(trained, abs=1e-5)
@@ -237,10 +237,10 @@ def test_b62_b63_a_resumed_run_goes_on_in_the_data_and_repeats_nothing(
 
 
 def test_b73_half_precision_is_chosen_only_where_it_works(tmp_path: Path) -> None:
-    section = ModelSection(path=tmp_path)
+    section = ModelSection(name=tmp_path)
     assert dtype_of(section, torch.device("cpu")) == torch.float32
     with pytest.raises(ValidationError, match="dtype"):
-        ModelSection.model_validate({"path": tmp_path, "dtype": "float16"})
+        ModelSection.model_validate({"name": tmp_path, "dtype": "float16"})
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def roles(folder) -> Roles:
-    roles = online_roles(ModelSection(path=folder), critic="shared", reward_model=None, needs_reference=False, seed=0)
+    roles = online_roles(ModelSection(name=folder), critic="shared", reward_model=None, needs_reference=False, seed=0)
     assert roles.critic is not None and roles.critic.head is not None
     torch.nn.init.normal_(roles.critic.head.weight, generator=torch.Generator().manual_seed(1))
     return roles
@@ -89,7 +89,7 @@ def test_equals_the_padded_forward(folder, roles, attention):
 
 
 def test_gradients_equal_the_padded_forward(folder):
-    policy = policy_of(offline_roles(ModelSection(path=folder), "sft", 0))
+    policy = policy_of(offline_roles(ModelSection(name=folder), "sft", 0))
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     weights = torch.linspace(-1.0, 1.0, sum(len(b) for _, b in PAIRS))
     expected, expected_entropy = padded_logprobs(model, PAIRS)
@@ -168,7 +168,7 @@ def test_values_come_from_the_predicting_position(roles):
 
 def test_gradient_of_values_reaches_trunk_and_head(folder):
     """d/dh of w.h is w, placed at the predicting position: compared with finite differences of the head's input."""
-    roles = online_roles(ModelSection(path=folder), critic="shared", reward_model=None, needs_reference=False, seed=0)
+    roles = online_roles(ModelSection(name=folder), critic="shared", reward_model=None, needs_reference=False, seed=0)
     assert roles.critic is not None and roles.critic.head is not None
     torch.nn.init.ones_(roles.critic.head.weight)
     rows = TokenRows.of(PAIRS)
@@ -203,6 +203,6 @@ def test_a_row_longer_than_the_context_is_an_error(roles):
 
 
 def test_a_critic_on_another_trunk_is_refused(folder, roles):
-    other = online_roles(ModelSection(path=folder), critic="separate", reward_model=None, needs_reference=False, seed=0)
+    other = online_roles(ModelSection(name=folder), critic="separate", reward_model=None, needs_reference=False, seed=0)
     with pytest.raises(ValueError, match="do not share a trunk"):
         token_logprobs(policy_of(roles), TokenRows.of(PAIRS), 1.0, with_values=other.critic)

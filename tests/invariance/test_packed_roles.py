@@ -32,7 +32,7 @@ def shake(parameters, seed: int) -> None:
 
 
 def section(folder: Path, lora: bool) -> ModelSection:
-    return ModelSection(path=folder, lora=LORA if lora else None)
+    return ModelSection(name=folder, lora=LORA if lora else None)
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])

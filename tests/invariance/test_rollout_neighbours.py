@@ -101,7 +101,7 @@ def test_a_short_prompt_beside_a_long_one_is_scored_as_alone(folder):  # B09: le
 def test_the_sampler_uses_the_policys_adapter_as_it_is_now(folder, dtype, move, bound):  # B57
     """The large move is tested in float64 alone: it makes GPT-2's inner activations 30 times as large (4.7 to 133), so
     that float32 rounds at 9e-5 although the final norm brings the logits back to their size; float64 gives 3e-13."""
-    model = ModelSection(path=folder, device="cpu", lora=LoraSection(rank=2))
+    model = ModelSection(name=folder, device="cpu", lora=LoraSection(rank=2))
     roles = online_roles(model, critic=None, reward_model=None, needs_reference=True, seed=0)
     assert roles.policy is not None and roles.reference is not None
     roles.policy.network.model.to(dtype)

@@ -15,7 +15,7 @@ from tests.tiny import tiny_llama
 from tightrope.cli.main import COMMANDS, REWARD_MODEL_COMMANDS, main
 
 CODE = "import sys; from tightrope.cli.main import main; main(); sys.exit(0)"
-CONFIG = "output: {run}\nmodel:\n  path: {model}\ndata:\n  train: {rows}\nreward:\n  function: {judge}:judge\n"
+CONFIG = "output: {run}\nmodel:\n  name: {model}\ndata:\n  train: {rows}\nreward:\n  function: {judge}:judge\n"
 
 
 def call(capsys, *words):
@@ -150,7 +150,7 @@ def test_check_as_json(capsys, files):
         ("rollout.top_p=0.9", "sampled distribution must be the scored one"),
         ("rollout.max_new_tokens=64", "leaves no room for a prompt"),
         ("data.train=none.jsonl", "none.jsonl: there is no such data file"),
-        ("model.path=none", "none: no such model folder"),
+        ("model.name=none", "none: no such model folder"),
         ("data.max_prompt_tokens=2", "rows.jsonl:1: the prompt is too long; expected at most 2 tokens, found 3"),
     ],
 )
@@ -172,7 +172,7 @@ def test_zero_kl_with_a_learned_reward_is_refused_before_anything_is_read(capsys
 
 def test_the_config_alone_is_checked_without_torch(files):
     code = f"{CODE[:-11]}print('torch' in sys.modules)"
-    words = [sys.executable, "-c", code, "check", "ppo", str(files / "ppo.yaml"), "--schema-only", "model.path=none"]
+    words = [sys.executable, "-c", code, "check", "ppo", str(files / "ppo.yaml"), "--schema-only", "model.name=none"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == ["ready", "False"]
 

@@ -113,9 +113,9 @@ OVERRIDES = [
     ("ppo", ["reward.function=null", "reward.model={model}"], "is not a reward model"),
     ("ppo", ["reward.function=null", "reward.model={folder}/none"], "no such model folder"),
     ("ppo", ["reward.function=null"], "nothing gives rewards"),
-    ("ppo", ["model.path={reward}"], "is a reward model, not a policy"),
-    ("ppo", ["model.path={folder}/none"], "no such model folder"),
-    ("ppo", ["model.path={folder}"], "not a model folder"),
+    ("ppo", ["model.name={reward}"], "is a reward model, not a policy"),
+    ("ppo", ["model.name={folder}/none"], "no such model folder"),
+    ("ppo", ["model.name={folder}"], "not a model folder"),
     ("sft", ["data.train={folder}/none.jsonl"], "there is no such data file"),
     ("ppo", ["rollout.max_new_tokens=64"], "no room for a prompt"),
     ("ppo", ["output={sft}"], "already holds a run"),
@@ -263,7 +263,7 @@ def test_what_only_the_run_itself_can_find_leaves_no_run_behind(
         (broken_model / file.name).write_bytes(file.read_bytes())
     weights = broken_model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    refused(capsys, ["ppo", path, f"model.path={broken_model}", "--quiet"], "the weights cannot be loaded", loaded=True)
+    refused(capsys, ["ppo", path, f"model.name={broken_model}", "--quiet"], "the weights cannot be loaded", loaded=True)
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["mine.txt"]
     assert call(capsys, "ppo", path, "--quiet")[0] == 0
 

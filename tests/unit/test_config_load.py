@@ -13,7 +13,7 @@ from tightrope.algorithms.options import CONFIGS, PPOConfig, RLOOConfig, warning
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_config, load_resolved, save_resolved
 
-BASE = "output: runs/x\nmodel:\n  path: base\ndata:\n  train: a.jsonl\nreward:\n  model: rm\n"
+BASE = "output: runs/x\nmodel:\n  name: base\ndata:\n  train: a.jsonl\nreward:\n  model: rm\n"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -34,7 +34,7 @@ def test_values_of_every_kind(tmp_path):
     assert config.kl.beta == 1.0 and config.kl.mode == "fixed"
     assert config.ppo.value_clip is None and config.ppo.whiten_advantages is False
     assert config.training.token_budget == 10_000
-    assert config.model.path == Path("base")
+    assert config.model.name == "base"
     assert config.ppo.epochs == 4  # untouched default
 
 
@@ -93,7 +93,7 @@ def test_resolved_files_come_back_bit_for_bit(tmp_path, name, rate, seed, clip, 
         {
             "output": Path(name),
             "seed": seed,
-            "model": {"path": Path("base") / name},
+            "model": {"name": Path("base") / name},
             "data": {"train": Path(name)},
             "reward": {"model": Path("rm"), "length_cost": cost},
             "optimizer": {"learning_rate": rate},

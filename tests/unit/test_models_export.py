@@ -40,7 +40,7 @@ def base(request, tmp_path_factory) -> Path:
 
 def trained(folder: Path, stage, lora: bool) -> tuple[Roles, Role]:
     """Roles whose weights have moved, and the role that a stage exports."""
-    roles = offline_roles(ModelSection(path=folder, lora=LORA if lora else None), stage, seed=0)
+    roles = offline_roles(ModelSection(name=folder, lora=LORA if lora else None), stage, seed=0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for group in roles.parameters.values():
@@ -52,7 +52,7 @@ def trained(folder: Path, stage, lora: bool) -> tuple[Roles, Role]:
 
 
 def reloaded_logprobs(folder: Path) -> torch.Tensor:
-    policy = offline_roles(ModelSection(path=folder), "sft", 0).policy
+    policy = offline_roles(ModelSection(name=folder), "sft", 0).policy
     assert policy is not None
     return token_logprobs(policy, ROWS, 1.0).logprobs
 
@@ -128,7 +128,7 @@ def test_pad_that_is_eos_gives_the_same_score(base, tmp_path):
 def test_a_pad_row_that_is_eos_is_trained(tmp_path):
     """Llama marks the pad row as never trained; where pad is EOS, EOS would stay as it was."""
     base = tiny_llama(tmp_path / "base", pad_is_eos=True)
-    policy = offline_roles(ModelSection(path=base), "sft", 0).policy
+    policy = offline_roles(ModelSection(name=base), "sft", 0).policy
     assert policy is not None
     token_logprobs(policy, TokenRows.of([([5, EOS], [6, 7])]), 1.0).logprobs.sum().backward()
     embedding = policy.network.model.get_input_embeddings()
@@ -142,7 +142,7 @@ def test_reward_role_reproduces_its_scores(base, tmp_path):
     export_reward(reward, base, tmp_path / "export", FACTS)
     for lora in (None, LORA):
         roles = online_roles(
-            ModelSection(path=base, lora=lora),
+            ModelSection(name=base, lora=lora),
             critic=None,
             reward_model=tmp_path / "export",
             needs_reference=False,

@@ -60,17 +60,17 @@ def test_a_run_folder_means_its_export(tmp_path):
 
 
 def test_network_facts_and_dropout_off(tmp_path):
-    network = load_network(tiny_gpt2(tmp_path / "g"), ModelSection(path=tmp_path / "g"))
+    network = load_network(tiny_gpt2(tmp_path / "g"), ModelSection(name=tmp_path / "g"))
     assert (network.context_length, network.hidden_size, network.family.name) == (64, 32, "gpt2")
     assert (network.device.type, network.dtype) == ("cpu", torch.float32)
     assert network.unembedding_bias is None and network.unembedding_weight.shape[1] == 32
     assert not any(module.training for module in network.model.modules())
-    half = load_network(tmp_path / "g", ModelSection(path=tmp_path / "g", dtype="bfloat16"))
+    half = load_network(tmp_path / "g", ModelSection(name=tmp_path / "g", dtype="bfloat16"))
     assert half.dtype == torch.bfloat16
 
 
 def test_a_copy_shares_no_memory_and_keeps_tied_weights_tied(tmp_path):
-    network = load_network(tiny_llama(tmp_path / "m", tied=True), ModelSection(path=tmp_path / "m"))
+    network = load_network(tiny_llama(tmp_path / "m", tied=True), ModelSection(name=tmp_path / "m"))
     copy = network.copy()
     theirs = {p.data_ptr() for p in network.model.parameters()}
     assert all(p.data_ptr() not in theirs for p in copy.model.parameters())
@@ -80,7 +80,7 @@ def test_a_copy_shares_no_memory_and_keeps_tied_weights_tied(tmp_path):
 
 
 def test_adapters_start_from_the_seed_alone(llama):
-    section = ModelSection(path=llama, lora=LoraSection(rank=2))
+    section = ModelSection(name=llama, lora=LoraSection(rank=2))
     assert section.lora is not None
     starts = []
     for seed in (0, 0, 1):
@@ -100,7 +100,7 @@ def test_adapters_start_from_the_seed_alone(llama):
 
 
 def test_adapters_of_a_bfloat16_trunk_are_float32(llama):
-    network = load_network(llama, ModelSection(path=llama, dtype="bfloat16"))
+    network = load_network(llama, ModelSection(name=llama, dtype="bfloat16"))
     add_adapter(network, "policy", LoraSection(rank=2), 0)
     assert {p.dtype for p in adapter_parameters(network, "policy").values()} == {torch.float32}
 
@@ -138,10 +138,10 @@ def test_memory_counts_parameters_exactly(tmp_path, tied):
     stored = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
     assert stored == sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).parameters())
     (folder / "model.safetensors").unlink()  # config.json is enough
-    full = estimate(folder, ModelSection(path=folder), copies=2, critic="shared", token_budget=100)
+    full = estimate(folder, ModelSection(name=folder), copies=2, critic="shared", token_budget=100)
     assert (full.parameters, full.trained, full.weights) == (stored, stored, 3 * 4 * stored)
     assert (full.gradients, full.optimizer) == (4 * stored, 8 * stored)
-    section = ModelSection(path=folder, lora=LoraSection(rank=4))
+    section = ModelSection(name=folder, lora=LoraSection(rank=4))
     lora = estimate(folder, section, copies=0, critic="separate", token_budget=100)
     adapter = 4 * 2 * ((32 + 32) * 2 + (32 + 16) * 2 + (32 + 64) * 3)
     assert lora.trained == 2 * adapter and lora.weights == 4 * stored + 4 * 2 * adapter
@@ -150,12 +150,12 @@ def test_memory_counts_parameters_exactly(tmp_path, tied):
 
 def test_all_weights_of_a_full_run_are_float32_where_adapters_leave_the_backbone_in_bfloat16(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    gpu, full = torch.device("cuda"), ModelSection(path=tmp_path)
-    with_adapters = ModelSection(path=tmp_path, lora=LoraSection(rank=2))
+    gpu, full = torch.device("cuda"), ModelSection(name=tmp_path)
+    with_adapters = ModelSection(name=tmp_path, lora=LoraSection(rank=2))
     assert dtype_of(for_training(full), gpu) == torch.float32
     assert dtype_of(for_training(with_adapters), gpu) == torch.bfloat16
     assert dtype_of(full, gpu) == torch.bfloat16  # scoring and generating
-    asked = ModelSection(path=tmp_path, dtype="bfloat16")
+    asked = ModelSection(name=tmp_path, dtype="bfloat16")
     assert dtype_of(for_training(asked), gpu) == torch.bfloat16
 
 
@@ -166,7 +166,7 @@ def test_every_role_of_a_full_run_has_the_trained_type(tmp_path, monkeypatch, st
         "tightrope.models.load.dtype_of",
         lambda model, device: torch.float32 if model.dtype == "float32" else torch.bfloat16,
     )
-    section = ModelSection(path=tiny_llama(tmp_path / "m"))
+    section = ModelSection(name=tiny_llama(tmp_path / "m"))
     if stage == "ppo":
         roles = online_roles(section, critic="separate", reward_model=None, needs_reference=True, seed=0)
     else:

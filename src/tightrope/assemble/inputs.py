@@ -34,7 +34,7 @@ class Inputs:
 
 def read_inputs(config: RunConfig) -> Inputs:
     """Raises TightropeError for a folder of the wrong kind and for the first row that cannot be used."""
-    folder = resolve_model_folder(config.model.path)
+    folder = resolve_model_folder(config.model.name)
     require_kind(folder, "policy")
     reward_folder = None
     if isinstance(config, OnlineConfig):

@@ -58,7 +58,7 @@ def generate(
     new_tokens = new_tokens_of(max_new_tokens, context_length(folder))
     section = DataSection(train=prompts, held_out=0, limit=limit)
     data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=new_tokens)
-    network = load_network(folder, ModelSection(path=folder))
+    network = load_network(folder, ModelSection(name=str(folder)))
     engine = LocalEngine(Role("policy", network, None, None), tokenizer, lambda: 0, TOKENS_AT_ONCE)
     sampling = Sampling(temperature, new_tokens, eos_ids(folder, tokenizer))
     rollout = engine.generate(data.train, samples, sampling, SampleKey(seed, 0, 0))

@@ -66,7 +66,7 @@ def score(
     require_kind(folder, "reward")
     tokenizer = load_tokenizer(folder)
     asked = list(questions(file, prompt, response, ChatFormat(tokenizer)))
-    source = RewardModel(load_reward(folder, ModelSection(path=folder)), tokenizer, TOKENS_AT_ONCE)
+    source = RewardModel(load_reward(folder, ModelSection(name=str(folder))), tokenizer, TOKENS_AT_ONCE)
     scores = list(source.score([one.sample for one in asked]))
     lines = [
         json_format.dumps({"row": one.row.number, "column": one.column, "score": value})

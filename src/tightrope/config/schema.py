@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from tightrope.config.base import Section, refused
 
 FunctionSpec = Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
 """``module:function`` or ``file.py:function``."""
+ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
+"""Where a model is: in Python a ``Path`` will do."""
 MomentDecay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -24,7 +26,7 @@ class LoraSection(Section):
 
 
 class ModelSection(Section):
-    path: Path
+    name: ModelName
     """Folder of a Hugging Face checkpoint, or a Tightrope run (its ``export`` is used)."""
     lora: LoraSection | None = None
     """Train adapters on one frozen backbone. Absent: full fine-tuning with separate copies."""
@@ -92,7 +94,7 @@ class MissingEosSection(Section):
 
 
 class RewardSection(Section):
-    model: Path | None = None
+    model: ModelName | None = None
     """Reward-model folder; scores text, so base and tokenizer may differ from the policy's."""
     function: FunctionSpec | None = None
     """``module:function`` or ``file.py:function``, called with the samples (original row and response text)."""

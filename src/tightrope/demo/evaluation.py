@@ -25,7 +25,7 @@ TOKEN_BUDGET = 16_384
 
 
 def policy_of(folder: Path) -> Role:
-    return Role("policy", load_network(folder, ModelSection(path=folder)))
+    return Role("policy", load_network(folder, ModelSection(name=str(folder))))
 
 
 def sampled(folder: Path, prompts: Path, count: int, samples: int, seed: int, draws: int) -> Rollout:
@@ -40,7 +40,7 @@ def sampled(folder: Path, prompts: Path, count: int, samples: int, seed: int, dr
 
 def best_of(rollout: Rollout, reward_folder: Path, n: int) -> list[int]:
     """The sequence with the highest reward of each prompt, whose ``n`` sequences lie side by side."""
-    role = load_reward(reward_folder, ModelSection(path=reward_folder))
+    role = load_reward(reward_folder, ModelSection(name=str(reward_folder)))
     scores = RewardModel(role, load_tokenizer(reward_folder), TOKEN_BUDGET).score(rollout.samples())
     return [max(range(start, start + n), key=lambda i: scores[i]) for start in range(0, len(scores), n)]
 

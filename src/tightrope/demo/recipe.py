@@ -165,7 +165,7 @@ class Demo:
         content: dict[str, Any] = {
             "output": self.folder / stage,
             "seed": self._seed,
-            "model": {"path": model},
+            "model": {"name": model},
             "data": {"train": data, "held_out": 400 if stage in ("rm", "dpo") else 64},
             **settings,
         }

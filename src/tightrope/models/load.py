@@ -25,9 +25,9 @@ from tightrope.models.manifest import HEAD, require_kind, weight_files
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def resolve_model_folder(path: Path) -> Path:
-    """The Hugging Face folder meant by ``path``: itself, or the ``export`` of a run folder."""
-    path = Path(path)
+def resolve_model_folder(name: str | Path) -> Path:
+    """The Hugging Face folder meant by ``name``: itself, or the ``export`` of a run folder."""
+    path = Path(name)
     for folder in (path, path / "export"):
         if (folder / "config.json").is_file():
             return folder

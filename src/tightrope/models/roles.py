@@ -77,7 +77,7 @@ def online_roles(
     seed: int,
 ) -> Roles:
     """Roles of a run with rollouts. Raises TightropeError where a folder does not hold what its role needs."""
-    model, folder = for_training(model), resolve_model_folder(model.path)
+    model, folder = for_training(model), resolve_model_folder(model.name)
     reward_folder = None if reward_model is None else resolve_model_folder(reward_model)
     if reward_folder is not None:
         require_kind(reward_folder, "reward")
@@ -99,7 +99,7 @@ def online_roles(
 
 def offline_roles(model: ModelSection, stage: Literal["sft", "rm", "dpo"], seed: int) -> Roles:
     """Roles of a run over a fixed data set."""
-    model, folder = for_training(model), resolve_model_folder(model.path)
+    model, folder = for_training(model), resolve_model_folder(model.name)
     if stage == "rm":
         network = load_trunk(folder, model)
         adapter = None

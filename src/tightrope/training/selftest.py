@@ -85,7 +85,7 @@ def online_checks(
                 "reference",
                 largest(trainer - scores.ref_logprobs),
                 bound,
-                "the reference is not the starting policy: check model.path and the adapter folder",
+                "the reference is not the starting policy: check model.name and the adapter folder",
             )
         )
     return checks
