@@ -7,14 +7,10 @@ python docs/build.py --check  exit 1 when a page differs from what the code says
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from tightrope.algorithms.options import CONFIGS
+from tightrope.config.catalogue import Option, options_of
 from tightrope.guardian.metric_cards import CARDS
 
 HERE = Path(__file__).parent
@@ -31,58 +27,24 @@ def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "One YAML a run; any key can be given on the command line too, as `kl.beta=0.1`. Written by `make docs`.",
+        "One YAML a run; any key can be given on the command line too, as `kl.beta=0.1`: see",
+        "[configuration.md](configuration.md). Written by `make docs`.",
     ]
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for stage, config in CONFIGS.items():
-        rows = [(path, field) for path, field in fields_of(config, "") if seen.setdefault(path, stage) == stage]
-        lines += ["", f"## {STAGE_TITLES[stage]}" + (", beyond those above" if len(seen) > len(rows) else ""), ""]
+        rows = [option for option in options_of(config) if option.type != "section" and option.key not in seen]
+        lines += ["", f"## {STAGE_TITLES[stage]}" + (", beyond those above" if seen else ""), ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [row_of(path, field) for path, field in rows]
+        lines += [row_of(option) for option in rows]
+        seen.update(option.key for option in rows)
     return "\n".join(lines) + "\n"
 
 
-def fields_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Every leaf option; an optional section is listed itself and then its own options."""
-    for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is None or (not field.is_required() and field.default is None):
-            yield prefix + name, field
-        if section is not None:
-            yield from fields_of(section, f"{prefix}{name}.")
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    for part in (annotation, *get_args(annotation)):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-    return None
-
-
-def row_of(path: str, field: FieldInfo) -> str:
-    default = "required" if field.is_required() else f"`{plain(field.default)}`"
-    description = " ".join((field.description or "").replace("``", "`").split())
-    return f"| `{path}` | {type_name(field.annotation)} | {default} | {description} |".replace("||", "|")
-
-
-def plain(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def type_name(annotation: Any) -> str:
-    """Words a person reads: `float or null`, or the list of allowed words."""
-    if get_origin(annotation) is Literal:
-        return ", ".join(f"`{word}`" for word in get_args(annotation))
-    if get_origin(annotation) is Annotated:
-        return type_name(get_args(annotation)[0])
-    if section_of(annotation) is not None:
-        return "section"
-    if get_origin(annotation) is tuple:
-        return "list of " + type_name(get_args(annotation)[0])
-    parts = get_args(annotation)
-    if parts:
-        return " or ".join(type_name(part) for part in parts)
-    return {type(None): "null", Path: "path"}.get(annotation, annotation.__name__)
+def row_of(option: Option) -> str:
+    kind = f"{option.type}, {option.bounds}" if option.bounds else option.type
+    default = f"`{option.default}`" if option.default else "required"
+    cells = [f"`{option.key}`", kind, default, option.description]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def metrics_page() -> str:

@@ -1,4 +1,4 @@
-"""Which options exist? ``options.txt`` pins the list: adding, renaming or re-defaulting one is a visible change.
+"""Which options exist? ``options.txt`` pins names, types, bounds and defaults; the docs and the schema have them all.
 
 After a change on purpose:  python tests/architecture/test_options.py
 """
@@ -9,74 +9,72 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
 
 from tightrope.algorithms.options import CONFIGS
-from tightrope.config.base import Section
+from tightrope.config.catalogue import by_stage, options_of, walk
 from tightrope.config.suggestions import KNOWN_NAMES, all_paths, key_tree
 
 PINNED = Path(__file__).with_name("options.txt")
+DOCS = Path(__file__).parents[2] / "docs/options.md"
 
 
 def option_lines() -> list[str]:
-    """``stages key: type = default`` for every option, each once, sorted by key."""
-    found: dict[str, list[str]] = {}
-    for stage, config_class in CONFIGS.items():
-        for line in section_lines(config_class, ""):
-            found.setdefault(line, []).append(stage)
-    return [f"{' '.join(stages):<20} {line}" for line, stages in sorted(found.items())]
-
-
-def section_lines(section: type[Section], above: str) -> list[str]:
-    lines = []
-    for name, field in section.model_fields.items():
-        below = section_of(field.annotation)
-        if below is not None:
-            lines += section_lines(below, f"{above}{name}.")
-        if below is None or (not field.is_required() and field.default is None):
-            default = "required" if field.is_required() else json.dumps(field.default)
-            lines.append(f"{above}{name}: {type_text(field.annotation)} = {default}")
-    return lines
-
-
-def section_of(annotation: Any) -> type[Section] | None:
-    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
-    return next((kind for kind in kinds if issubclass(kind, Section)), None)
-
-
-def type_text(annotation: Any) -> str:
-    if annotation is type(None):
-        return "null"
-    if get_origin(annotation) is Literal:
-        return " | ".join(map(str, get_args(annotation)))
-    if get_origin(annotation) in (UnionType, Union):
-        return " | ".join(map(type_text, get_args(annotation)))
-    if get_origin(annotation) is tuple:
-        return f"[{', '.join(map(type_text, get_args(annotation)))}]"
-    if get_origin(annotation) is not None:
-        return type_text(get_args(annotation)[0])
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
-
-
-def sections(section: type[Section]) -> list[type[Section]]:
-    below = [section_of(field.annotation) for field in section.model_fields.values()]
-    return [section, *(inner for kind in below if kind is not None for inner in sections(kind))]
+    """``stages key: type (bounds) = default`` for every option, each once, sorted by key."""
+    found = by_stage(CONFIGS)
+    lines = [(option.line, stages) for option, stages in found.items() if option.type != "section"]
+    return [f"{' '.join(stages):<20} {line}" for line, stages in sorted(lines)]
 
 
 def test_the_option_list_is_the_pinned_one():
     assert option_lines() == PINNED.read_text().splitlines()
 
 
-def test_every_option_says_what_it_is():
-    silent = [
-        f"{section.__name__}.{name}"
-        for config_class in CONFIGS.values()
-        for section in sections(config_class)
-        for name, field in section.model_fields.items()
-        if section_of(field.annotation) is None and not (field.description or "").strip()
-    ]
-    assert silent == []
+def test_every_option_and_every_section_says_what_it_is():
+    assert [option.key for option in by_stage(CONFIGS) if not option.description] == []
+
+
+def test_the_docs_have_every_option_with_its_type_default_and_description():
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in DOCS.read_text().splitlines()]
+    table = {row[0].removeprefix("| ").strip("`"): row for row in rows if len(row) >= 4}
+    for option in by_stage(CONFIGS):
+        if option.type == "section":
+            continue
+        row = " | ".join(table[option.key])
+        assert option.default in row or not option.default
+        assert option.description.replace("|", "\\|") in row and option.bounds in row
+
+
+@pytest.mark.parametrize("stage", CONFIGS)
+def test_the_list_has_what_the_classes_have(stage):
+    """The catalogue is read from the JSON schema; here from the fields themselves."""
+    listed = [option.key for option in options_of(CONFIGS[stage])]
+    assert sorted(listed) == sorted(".".join(path) for path in all_paths(key_tree(CONFIGS[stage])))
+
+
+@pytest.mark.parametrize("stage", CONFIGS)
+def test_the_defaults_listed_are_those_of_a_run(stage):
+    config_class = CONFIGS[stage]
+    smallest = {"output": "x", "model": {"name": "m"}, "data": {"train": "t"}}
+    if "reward" in config_class.model_fields:
+        smallest |= {"reward": {"model": "r"}, "rollout": {"samples_per_prompt": 2}}
+    dumped = config_class.model_validate_json(json.dumps(smallest)).model_dump(mode="json")
+    for option in options_of(config_class):
+        value, section = dumped, smallest
+        for name in option.key.split("."):
+            value = None if value is None else value[name]
+            section = section.get(name) if isinstance(section, dict) else None
+        inside_absent_section = value is None and option.key.startswith("model.lora.")
+        if option.default and section is None and not inside_absent_section:
+            assert json.dumps(value) == option.default, option.key
+
+
+def test_a_value_of_several_kinds_is_one_option_and_readable():
+    schedule = {"type": "object", "properties": {"from": {"type": "number"}}}
+    section = {"properties": {"beta": {"anyOf": [{"type": "number", "minimum": 0}, {"$ref": "#/$defs/Schedule"}]}}}
+    (option,) = walk(section, "kl.", {"Schedule": schedule})
+    assert option.line == "kl.beta: float or schedule (at least 0) = null" and not option.is_section
 
 
 def test_names_of_other_tools_lead_to_keys_that_exist():

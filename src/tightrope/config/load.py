@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from tightrope.config.errors import TightropeError
+from tightrope.config.presets import with_preset
 from tightrope.config.schema import RunConfig
 from tightrope.config.sources import KeyPath, Source, read_source
 from tightrope.config.suggestions import is_section, suggest, suggest_inside
@@ -30,7 +31,7 @@ SECTIONS_OF_STAGES: Mapping[str, str] = {
     "dpo": "dpo",
     "ppo": "ppo",
     "rloo": "rloo",
-    **dict.fromkeys(("rollout", "reward", "kl", "evaluation", "samples"), "ppo or rloo"),
+    **dict.fromkeys(("preset", "rollout", "reward", "kl", "evaluation", "samples"), "ppo or rloo"),
 }
 """Top-level sections and the commands that have them."""
 COMMANDS: Mapping[str, str] = {"rm": "rm train"}
@@ -39,14 +40,21 @@ SHOWN_MORE = 3
 
 
 def load_config(path: Path, overrides: Sequence[str], config_class: type[ConfigT]) -> ConfigT:
-    """Raises TightropeError about the first mistake, counting the others."""
-    source = read_source(path, overrides)
+    """The overrides win over the file, the file over its preset, the preset over the defaults.
+
+    Raises TightropeError about the first mistake, counting the others.
+    """
+    return validated(layered(read_source(path, overrides), config_class), config_class)
+
+
+def layered(source: Source, config_class: type[RunConfig]) -> Source:
+    """With the preset it names laid under it, and without the name of its stage."""
     stage = source.tree.pop(STAGE, config_class.stage)
     if stage != config_class.stage:
         raise TightropeError(
             "a config for another command", where=source.place((STAGE,)), expected=config_class.stage, found=str(stage)
         )
-    return validated(source, config_class)
+    return with_preset(source, config_class.stage, config_class.model_fields)
 
 
 def validated(source: Source, config_class: type[ConfigT]) -> ConfigT:
@@ -70,7 +78,7 @@ def save_resolved(stage: str, config: RunConfig, path: Path) -> None:
 
 
 def load_resolved(path: Path, classes: Mapping[str, type[RunConfig]]) -> tuple[str, RunConfig]:
-    """The stage and the config of a run, from its ``resolved.yaml``."""
+    """The stage and the config of a run, from its ``resolved.yaml``, which says everything: no preset is read."""
     source = read_source(path)
     stage = source.tree.pop(STAGE, None)
     if not isinstance(stage, str) or stage not in classes:

@@ -13,6 +13,8 @@ FunctionSpec = Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
 """``module:function`` or ``file.py:function``."""
 ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
 """Where a model is: in Python a ``Path`` will do."""
+Preset = Literal["rlhf", "verifiable"]
+"""The files in ``presets/``."""
 MomentDecay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -239,21 +241,35 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Keys every random number of the run."""
     model: ModelSection
+    """What is trained."""
     data: DataSection
+    """What it is trained on."""
     optimizer: OptimizerSection = OptimizerSection()
+    """How far a step goes."""
     training: TrainingSection = TrainingSection()
+    """How long, and how much at once."""
     checkpoint: CheckpointSection = CheckpointSection()
+    """What an interrupted run goes on from."""
     guardian: GuardianSection = GuardianSection()
+    """When a run that goes wrong is held or stopped."""
 
 
 class OnlineConfig(RunConfig):
     """What every algorithm with rollouts has."""
 
+    preset: Preset | None = None
+    """Values for one kind of reward, laid under this file: ``rlhf`` for a learned reward model, ``verifiable`` for a
+    reward that is right by construction. What is written beside it wins."""
     rollout: RolloutSection = RolloutSection()
+    """What is sampled in a step."""
     reward: RewardSection
+    """What is good: a reward model or a function."""
     kl: KLSection = KLSection()
+    """How near the policy stays to where it started."""
     evaluation: EvaluationSection = EvaluationSection()
+    """The probe on held-out prompts."""
     samples: SamplesSection = SamplesSection()
+    """Which responses are stored to be read."""
 
     @model_validator(mode="after")
     def holds_the_policy(self) -> Self:
