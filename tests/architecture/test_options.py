@@ -14,7 +14,8 @@ import pytest
 
 from tightrope.algorithms.options import CONFIGS
 from tightrope.config.catalogue import by_stage, options_of, walk
-from tightrope.config.suggestions import KNOWN_NAMES, all_paths, key_tree
+from tightrope.config.other_tools import KNOWN_NAMES
+from tightrope.config.suggestions import all_paths, key_tree
 
 PINNED = Path(__file__).with_name("options.txt")
 DOCS = Path(__file__).parents[2] / "docs/options.md"

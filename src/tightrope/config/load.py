@@ -10,17 +10,18 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from tightrope.config.errors import TightropeError
+from tightrope.config.other_tools import no_counterpart, their_name
 from tightrope.config.presets import with_preset
 from tightrope.config.schema import RunConfig
 from tightrope.config.sources import KeyPath, Source, read_source
-from tightrope.config.suggestions import is_section, suggest, suggest_inside
+from tightrope.config.suggestions import all_paths, by_other_tool, key_tree, leaves, suggest, suggest_inside
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 STAGE = "stage"
@@ -130,19 +131,27 @@ def describe(detail: ErrorDetails, source: Source, config_class: type[RunConfig]
 
 
 def unknown_key(keys: KeyPath, value: Any, source: Source, config_class: type[RunConfig]) -> TightropeError:
-    command, where = SECTIONS_OF_STAGES.get(keys[0]), source.place(keys)
+    for leaf in leaves(value, keys):
+        theirs = by_other_tool(leaf, all_paths(key_tree(config_class)))
+        if theirs and "." in (their_name(leaf) or ""):  # verl's `reward_model.model.path` is no section of ours
+            return not_known(leaf, source, f"did you mean `{'.'.join(theirs[0])}`?")
+    command = SECTIONS_OF_STAGES.get(keys[0])
     if keys[0] not in config_class.model_fields and command is not None:
         own = COMMANDS.get(config_class.stage, config_class.stage)
         return TightropeError(
             f"section `{keys[0]}` belongs to `tightrope {command}`, not to `tightrope {own}`",
-            where=where,
+            where=source.place(keys),
             fix="remove it, or use that command",
         )
-    meant = suggest(keys, config_class)
-    if isinstance(value, dict) and not is_section(meant, config_class):
-        inside = suggest_inside(keys, cast(Mapping[str, Any], value), config_class)
-        keys, meant = inside if inside is not None else (keys, None)
-    fix = f"did you mean `{meant}`?" if meant else None
+    for leaf in leaves(value, keys):
+        reason = no_counterpart(leaf)
+        if reason:
+            return not_known(leaf, source, f"no counterpart: {reason}")
+    leaf, meant = suggest_inside(keys, value, config_class)
+    return not_known(leaf, source, f"did you mean `{meant}`?" if meant else None)
+
+
+def not_known(keys: KeyPath, source: Source, fix: str | None) -> TightropeError:
     return TightropeError(f"unknown key `{'.'.join(keys)}`", where=source.place(keys), fix=fix)
 
 

@@ -7,160 +7,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 from tightrope.config.base import Section
-from tightrope.config.sources import KeyPath
+from tightrope.config.other_tools import our_keys
+from tightrope.config.sources import KeyPath, Tree
 
 CLOSE = 0.72
 """Similarity (difflib ratio) from which a key is taken for a misspelling of another."""
 SHORTEST_START = 3
 """So many letters of a key's beginning are taken for the key."""
 
-KNOWN_NAMES: Mapping[str, tuple[str, ...]] = {
-    # KL
-    "init_kl_coef": ("kl.beta",),
-    "init_kl_coeff": ("kl.beta",),
-    "kl_coef": ("kl.beta",),
-    "kl_coeff": ("kl.beta",),
-    "kl_loss_coef": ("kl.beta",),
-    "kl_penalty": ("kl.beta",),
-    "kl_ctl": ("kl.mode",),
-    "adap_kl_ctrl": ("kl.mode",),
-    "adaptive_kl_ctrl": ("kl.mode",),
-    "kl_target": ("kl.target",),
-    "target_kl_coef": ("kl.target",),
-    "kl_horizon": ("kl.horizon",),
-    # update
-    "cliprange": ("ppo.clip_range", "rloo.clip_range"),
-    "clip_eps": ("ppo.clip_range", "rloo.clip_range"),
-    "eps_clip": ("ppo.clip_range", "rloo.clip_range"),
-    "clip_ratio": ("ppo.clip_range", "rloo.clip_range"),
-    "clip_epsilon": ("ppo.clip_range", "rloo.clip_range"),
-    "epsilon": ("ppo.clip_range", "rloo.clip_range", "optimizer.eps"),
-    "cliprange_value": ("ppo.value_clip",),
-    "value_clip_range": ("ppo.value_clip",),
-    "cliprange_critic": ("ppo.value_clip",),
-    "vf_coef": ("ppo.value_coef",),
-    "value_loss_coef": ("ppo.value_coef",),
-    "gae_lambda": ("ppo.lam",),
-    "lambd": ("ppo.lam",),
-    "lambda": ("ppo.lam",),
-    "num_ppo_epochs": ("ppo.epochs", "rloo.epochs"),
-    "ppo_epochs": ("ppo.epochs", "rloo.epochs"),
-    "num_mini_batches": ("ppo.minibatches", "rloo.minibatches"),
-    "ppo_mini_batch_size": ("ppo.minibatches", "rloo.minibatches"),
-    "mini_batch_size": ("ppo.minibatches", "rloo.minibatches"),
-    "whiten_rewards": ("ppo.whiten_advantages", "reward.normalise"),
-    "normalize_advantages": ("ppo.whiten_advantages",),
-    "critic_warmup": ("ppo.value_warmup_steps",),
-    "freezing_actor_steps": ("ppo.value_warmup_steps",),
-    # batch
-    "per_device_train_batch_size": ("training.token_budget",),
-    "per_gpu_train_batch_size": ("training.token_budget",),
-    "micro_train_batch_size": ("training.token_budget",),
-    "micro_batch_size": ("training.token_budget",),
-    "ppo_micro_batch_size_per_gpu": ("training.token_budget",),
-    "ppo_max_token_len_per_gpu": ("training.token_budget",),
-    "gradient_accumulation_steps": ("training.token_budget",),
-    "batch_size": ("sft.batch_size", "reward_model.batch_size", "dpo.batch_size", "rollout.prompts_per_step"),
-    "train_batch_size": ("sft.batch_size", "reward_model.batch_size", "dpo.batch_size", "rollout.prompts_per_step"),
-    "rollout_batch_size": ("rollout.prompts_per_step",),
-    "max_steps": ("training.steps",),
-    "total_steps": ("training.steps",),
-    "total_training_steps": ("training.steps",),
-    "num_steps": ("training.steps",),
-    "total_episodes": ("training.steps",),
-    "num_train_epochs": ("training.steps",),
-    # rollout
-    "response_length": ("rollout.max_new_tokens",),
-    "max_response_length": ("rollout.max_new_tokens",),
-    "max_completion_length": ("rollout.max_new_tokens",),
-    "generate_max_len": ("rollout.max_new_tokens",),
-    "max_tokens": ("rollout.max_new_tokens",),
-    "num_generations": ("rollout.samples_per_prompt",),
-    "n_samples_per_prompt": ("rollout.samples_per_prompt",),
-    "rloo_k": ("rollout.samples_per_prompt",),
-    "n": ("rollout.samples_per_prompt",),
-    # reward
-    "reward_model_path": ("reward.model",),
-    "reward_pretrain": ("reward.model",),
-    "reward_funcs": ("reward.function",),
-    "reward_fn": ("reward.function",),
-    "custom_reward_function": ("reward.function",),
-    "missing_eos_penalty": ("reward.missing_eos.value",),
-    "non_eos_penalty": ("reward.missing_eos.value",),
-    "normalize_reward": ("reward.normalise",),
-    "normalize": ("reward.normalise",),
-    # optimiser
-    "lr": ("optimizer.learning_rate",),
-    "actor_learning_rate": ("optimizer.learning_rate",),
-    "critic_lr": ("optimizer.critic_learning_rate",),
-    "lr_scheduler_type": ("optimizer.schedule",),
-    "lr_scheduler": ("optimizer.schedule",),
-    "lr_warmup_steps": ("optimizer.warmup_steps",),
-    "warmup_ratio": ("optimizer.warmup_steps",),
-    "lr_warmup_ratio": ("optimizer.warmup_steps",),
-    "adam_betas": ("optimizer.betas",),
-    "adam_beta1": ("optimizer.betas",),
-    "adam_beta2": ("optimizer.betas",),
-    "adam_epsilon": ("optimizer.eps",),
-    "adam_eps": ("optimizer.eps",),
-    "max_norm": ("optimizer.max_grad_norm",),
-    "grad_clip": ("optimizer.max_grad_norm",),
-    "gradient_clipping": ("optimizer.max_grad_norm",),
-    "l2": ("optimizer.weight_decay",),
-    # model
-    "path": ("model.name",),
-    "model_name_or_path": ("model.name",),
-    "model_name": ("model.name",),
-    "pretrain": ("model.name",),
-    "sft_model_path": ("model.name",),
-    "torch_dtype": ("model.dtype",),
-    "bf16": ("model.dtype",),
-    "fp16": ("model.dtype",),
-    "use_peft": ("model.lora",),
-    "lora_r": ("model.lora.rank",),
-    "lora_rank": ("model.lora.rank",),
-    "r": ("model.lora.rank",),
-    "lora_alpha": ("model.lora.alpha",),
-    "lora_dropout": ("model.lora.dropout",),
-    # data
-    "dataset": ("data.train",),
-    "dataset_name": ("data.train",),
-    "train_files": ("data.train",),
-    "train_file": ("data.train",),
-    "prompt_data": ("data.train",),
-    "eval_dataset": ("data.evaluation",),
-    "val_files": ("data.evaluation",),
-    "validation_file": ("data.evaluation",),
-    "max_prompt_length": ("data.max_prompt_tokens",),
-    "prompt_max_len": ("data.max_prompt_tokens",),
-    "max_length": ("data.max_prompt_tokens",),
-    "max_len": ("data.max_prompt_tokens",),
-    "truncation": ("data.overlong",),
-    "max_samples": ("data.limit",),
-    # run
-    "output_dir": ("output",),
-    "save_path": ("output",),
-    "default_local_dir": ("output",),
-    "random_seed": ("seed",),
-    "save_steps": ("checkpoint.every",),
-    "save_freq": ("checkpoint.every",),
-    "save_total_limit": ("checkpoint.keep",),
-    "max_ckpt_num": ("checkpoint.keep",),
-    "eval_steps": ("evaluation.every",),
-    "test_freq": ("evaluation.every",),
-    "num_sample_generations": ("samples.every",),
-    "center_rewards_coefficient": ("reward_model.center_coef",),
-}
-"""Names of TRL, OpenRLHF, verl and their like -> our keys; the first one the stage has is meant."""
-
 
 def key_tree(section: type[Section]) -> dict[str, Any]:
-    """Every key a config class knows: name -> None, or the keys of the section below it."""
+    """Every key a config class knows: name -> None, or the keys of the section below it.
+
+    What may be a number or a section (a schedule) is one key.
+    """
     found: dict[str, Any] = {}
     for name, field in section.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
-        below = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
-        found[name] = key_tree(below[0]) if below else None
+        kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
+        below = kinds[0] if len(kinds) == 1 else None
+        found[name] = key_tree(below) if isinstance(below, type) and issubclass(below, Section) else None
     return found
 
 
@@ -176,27 +41,48 @@ def all_paths(tree: Mapping[str, Any], above: KeyPath = ()) -> list[KeyPath]:
 
 def suggest(path: KeyPath, config_class: type[Section]) -> str | None:
     """The key that was probably meant, as a dotted path."""
-    tree = key_tree(config_class)
-    paths = all_paths(tree)
-    name = path[-1].strip().lower().replace("-", "_").replace(" ", "_")
+    paths = all_paths(key_tree(config_class))
+    name = path[-1].strip().lower().lstrip("-").replace("-", "_").replace(" ", "_")
     level = [known for known in paths if known[:-1] == path[:-1]]
     choices = (
         [known for known in level if known[-1] == name]
-        or by_other_tool(name, path[:-1], paths)
+        or by_other_tool((*path[:-1], name), paths)
+        or slipped(name, level)
         or closest(name, {known[-1]: known for known in level})
         or beginning(name, level)
         or [known for known in nearest_section(path, paths) if known[-1] == name]
+        or slipped(name, nearest_section(path, paths))
         or closest(name, {known[-1]: known for known in reversed(nearest_section(path, paths))})
         or closest(".".join((*path[:-1], name)), {".".join(known): known for known in paths})
     )
     return ".".join(choices[0]) if choices else None
 
 
-def by_other_tool(name: str, section: KeyPath, paths: Iterable[KeyPath]) -> list[KeyPath]:
-    """Our key for another tool's name; one in the section it was written in goes first."""
+def by_other_tool(path: KeyPath, paths: Iterable[KeyPath]) -> list[KeyPath]:
+    """Our key for another tool's; one in the section it was written in goes first."""
     known = set(paths)
-    found = [key for key in (tuple(text.split(".")) for text in KNOWN_NAMES.get(name, ())) if key in known]
-    return sorted(found, key=lambda key: key[:-1] != section)
+    found = [key for key in (tuple(text.split(".")) for text in our_keys(path)) if key in known]
+    return sorted(found, key=lambda key: key[:-1] != path[:-1])
+
+
+def slipped(name: str, choices: Iterable[KeyPath]) -> list[KeyPath]:
+    """Keys from which one slip of the finger leads to this one, the most similar first."""
+    near = [known for known in choices if is_one_slip(name, known[-1])]
+    return sorted(near, key=lambda known: -similarity(name, known[-1]))
+
+
+def is_one_slip(left: str, right: str) -> bool:
+    """One letter more, less or another, or two neighbours swapped.
+
+    >>> [is_one_slip("beta", other) for other in ("bta", "betta", "bete", "ebta", "beta", "eta2")]
+    [True, True, True, True, False, False]
+    """
+    if left == right or abs(len(left) - len(right)) > 1:
+        return False
+    start = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    a, b = left[start:], right[start:]
+    swapped = len(a) > 1 and a[1::-1] + a[2:] == b
+    return swapped or a[1:] == b[1:] or a[1:] == b or a == b[1:]
 
 
 def nearest_section(path: KeyPath, paths: Iterable[KeyPath]) -> list[KeyPath]:
@@ -219,13 +105,30 @@ def is_section(name: str | None, config_class: type[Section]) -> bool:
     return any(".".join(path[:-1]) == name for path in all_paths(key_tree(config_class)) if path[1:])
 
 
-def suggest_inside(section: KeyPath, below: Iterable[str], config_class: type[Section]) -> tuple[KeyPath, str] | None:
-    """For a section that does not exist: a key in it that does, elsewhere, and where."""
-    for name in below:
-        meant = suggest((*section, name), config_class)
-        if meant is not None:
-            return (*section, name), meant
-    return None
+def leaves(value: Any, path: KeyPath) -> list[KeyPath]:
+    """The paths of all values below, or the path itself."""
+    if not isinstance(value, dict):
+        return [path]
+    tree = cast(Tree, value)
+    return [leaf for key, below in tree.items() for leaf in leaves(below, (*path, key))]
+
+
+def suggest_inside(section: KeyPath, value: Any, config_class: type[Section]) -> tuple[KeyPath, str | None]:
+    """For an unknown section, or an unknown key: which key of it is meant for another, and for which."""
+    meant = suggest(section, config_class)
+    inside = [leaf for leaf in leaves(value, section) if leaf != section]
+    if not inside:
+        return section, meant
+    if meant is not None and is_section(meant, config_class):
+        known = all_paths(key_tree(config_class))
+        moved = [(leaf, (*meant.split("."), *leaf[len(section) :])) for leaf in inside]
+        wrong = [(leaf, there) for leaf, there in moved if there not in known]
+        if not wrong:
+            return section, meant
+        leaf, there = wrong[0]
+        return leaf, suggest(there, config_class) or meant
+    found = [(leaf, suggest(leaf, config_class)) for leaf in inside]
+    return next((pair for pair in found if pair[1] is not None), found[0])
 
 
 def similarity(left: str, right: str) -> float:
