@@ -82,7 +82,8 @@ def type_of(node: Node, definitions: Mapping[str, Node]) -> str:
     """Words a person reads: ``float or null``, or the allowed words."""
     for several in ("anyOf", "oneOf"):
         if several in node:
-            return " or ".join(dict.fromkeys(type_of(kind, definitions) for kind in node[several]))
+            kinds = dict.fromkeys(type_of(kind, definitions) for kind in node[several])
+            return (" | " if any("enum" in kind for kind in node[several]) else " or ").join(kinds)
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[-1]
         kind = definitions[name]
