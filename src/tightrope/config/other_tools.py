@@ -111,7 +111,7 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "actor_num_nodes critic_num_nodes actor_num_gpus_per_node critic_num_gpus_per_node ref_num_nodes "
     "ref_num_gpus_per_node reward_num_nodes reward_num_gpus_per_node colocate_all_models colocate_actor_ref "
     "colocate_critic_reward async_train async_queue_size ring_attn_size zpg adam_offload strategy world_size "
-    "overlap_comm ddp_timeout ulysses_sequence_parallel_size param_offload optimizer_offload hybrid_engine nccl_timeout",
+    "overlap_comm ulysses_sequence_parallel_size param_offload optimizer_offload hybrid_engine nccl_timeout",
     "rows are always packed without padding; training.token_budget bounds a pass": "packing packing_samples "
     "padding_free use_remove_padding packing_strategy eval_packing pad_to_multiple_of use_dynamic_bsz "
     "use_dynamic_batch pad_token group_by_length dynamic_batch_enable",
