@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tightrope.models.attention import ATTENTION, Layout, register
+from tightrope.models.attention import ATTENTION, Layout, Scores, register
 from tightrope.models.packed_forward import BUCKET, PackedLayout, positions_of
 from tightrope.types import offsets_of
 
@@ -35,10 +35,11 @@ class LoopLayout:
     def __init__(self, offsets: Tensor) -> None:
         self._lengths = offsets.diff().tolist()
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         pieces = zip(*(x.split(self._lengths, dim=2) for x in (query, key, value)), strict=True)
         attended = [
-            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale) for q, k, v in pieces
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scores.scale)
+            for q, k, v in pieces
         ]
         return torch.cat(attended, dim=2).transpose(1, 2)
 
@@ -66,7 +67,7 @@ def attention_pass(tokens: int) -> Pass:
     def run(layout: Layout) -> float:
         for x in (query, key, value):
             x.grad = None
-        loss = layout.attend(query, key, value, HEAD_WIDTH**-0.5).square().mean()
+        loss = layout.attend(query, key, value, Scores(HEAD_WIDTH**-0.5)).square().mean()
         loss.backward()
         return float(loss.detach())
 

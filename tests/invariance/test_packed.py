@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from tests.tiny import tiny_gpt2, tiny_llama
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import ModelSection
+from tightrope.models.attention import Scores
 from tightrope.models.packed_forward import (
     PackedLayout,
     action_values,
@@ -127,7 +128,7 @@ def test_a_broken_row_breaks_no_other(roles):
     spoilt = x.clone()
     begin, end = rows.sequence_offsets[3], rows.sequence_offsets[4]
     spoilt[:, :, begin:end] = float("nan")
-    clean, dirty = layout.attend(x, x, x, 0.3)[0], layout.attend(spoilt, spoilt, spoilt, 0.3)[0]
+    clean, dirty = layout.attend(x, x, x, Scores(0.3))[0], layout.attend(spoilt, spoilt, spoilt, Scores(0.3))[0]
     kept = torch.ones(rows.n_tokens, dtype=torch.bool)
     kept[begin:end] = False
     assert torch.equal(clean[kept], dirty[kept]) and bool(dirty[~kept].isnan().all())

@@ -35,6 +35,7 @@ CALLS: dict[str, tuple] = {
     "kl.clamp_log_ratio": (LOGITS,),
     "logprobs.logprobs_and_entropy": (LOGITS, TOKENS, 1.0),
     "logprobs.chunked_logprobs": (torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4), TOKENS, 1.0),
+    "logprobs.output_logits": (torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4)),
     "penalties.length_cost": (SEQUENCES, torch.tensor([3, 4]), 0.1),
     "penalties.missing_eos": (SEQUENCES, torch.tensor([True, False]), 1.0, "subtract"),
     "policy_losses.ppo_clip": (ACTIONS, ACTIONS, ACTIONS, 0.2, 0.2),

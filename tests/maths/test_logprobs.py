@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tightrope.maths import logprobs as module
-from tightrope.maths.logprobs import chunked_logprobs, logprobs_and_entropy
+from tightrope.maths.logprobs import LogitRule, chunked_logprobs, logprobs_and_entropy
 
 ROWS, HIDDEN, VOCAB = 7, 3, 5
 
@@ -167,3 +167,28 @@ def test_shapes_and_chunks_that_do_not_fit_are_refused() -> None:
         chunked_logprobs(hidden, weight, bias, tokens[:-1], 1.0)
     with pytest.raises(ValueError, match="one token a row"):
         logprobs_and_entropy(hidden[None], tokens, 1.0)
+
+
+@pytest.mark.parametrize("chunk_size", [2, 100])
+@pytest.mark.parametrize("rule", [LogitRule(0.5), LogitRule(1.0, 2.0), LogitRule(3.0, 1.5)])
+def test_scale_and_softcap_reach_values_and_gradients(rule, chunk_size):
+    """Against the formula written out in torch, in float64; the logits are large enough that the cap bends them."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((5, 4), (7, 4), (7,))
+    one = [(2 * torch.randn(s, generator=generator, dtype=torch.float64)).requires_grad_() for s in shapes]
+    two = [x.detach().clone().requires_grad_() for x in one]
+    tokens = torch.tensor([0, 6, 2, 2, 5])
+    y = rule.scale * (one[0] @ one[1].T + one[2])
+    y = y if rule.softcap is None else rule.softcap * torch.tanh(y / rule.softcap)
+    logp = (y / 0.7).log_softmax(-1)
+    expected = (logp.gather(1, tokens[:, None]).squeeze(1), -(logp.exp() * logp).sum(-1))
+    hidden, weight, bias = two
+    found = chunked_logprobs(hidden, weight, bias, tokens, 0.7, rule=rule, chunk_size=chunk_size)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+    scales = torch.arange(1.0, 6.0, dtype=torch.float64)
+    ((scales * expected[0]).sum() + (expected[1] * scales.flip(0)).sum()).backward()
+    assert found[1] is not None
+    ((scales * found[0]).sum() + (found[1] * scales.flip(0)).sum()).backward()
+    for ours, theirs in zip(two, one, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tightrope.models.attention import Scores
 from tightrope.rollout.kv_cache import DecodeLayout, KVCache
 
 KV_HEADS, DIM, NEW = 2, 4, 6
@@ -74,7 +75,7 @@ def test_a_token_attends_to_its_own_sequence_alone():
     generator = torch.Generator().manual_seed(1)
     query = torch.randn(3, 4, 1, DIM, generator=generator)
     key, value = torch.randn(2, 3, KV_HEADS, 1, DIM, generator=generator)
-    found = DecodeLayout(cache).attend(query, key, value, scale=0.5)
+    found = DecodeLayout(cache).attend(query, key, value, Scores(0.5))
     keys, values = recorded()[0]
     for slot in range(3):
         own = slice(int(PROMPTS[slot]), int(PROMPTS[slot + 1]))

@@ -1,6 +1,7 @@
 """How likely was the chosen token, and how undecided was the policy: log-probs and entropy at a temperature.
 
-    z = logits / T        log π(a) = z_a − logsumexp z        H = −Σ_v π_v log π_v        nats, per action
+    y = s · (h · Wᵀ + b)    z = y / T, or c · tanh(y / c) / T with a softcap c (Gemma 2, arXiv 2408.00118 section 2)
+    log π(a) = z_a − logsumexp z        H = −Σ_v π_v log π_v        nats, per action
 
 The softmax runs in float32 whatever the model's type (float64 stays): bfloat16 would move ratios by several per cent.
 """
@@ -8,6 +9,7 @@ The softmax runs in float32 whatever the model's type (float64 stays): bfloat16 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,6 +25,34 @@ KEEP_BYTES = 32 * 2**20
 """Logits up to this size are kept for the backward pass: recomputing them costs a third more arithmetic."""
 MIN_CHUNK = 64
 """Rows below which the output matrix is read again for too little work."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRule:
+    """What a model does with hidden · weightᵀ + bias: a ``scale`` s, then a ``softcap`` c, None for none."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+PLAIN = LogitRule()
+
+
+def output_logits(
+    hidden: Float[Tensor, "actions hidden"],
+    weight: Float[Tensor, "vocab hidden"],
+    bias: Float[Tensor, " vocab"] | None,
+    rule: LogitRule = PLAIN,
+) -> Float[Tensor, "actions vocab"]:
+    """c · tanh(s · (hidden · weightᵀ + bias) / c), float32 or wider. Not differentiated: see chunked_logprobs.
+
+    >>> output_logits(torch.ones(1, 1), torch.tensor([[8.0], [0.0]]), None, LogitRule(0.5, 2.0))
+    tensor([[1.9281, 0.0000]])
+    """
+    logits = widen(torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias))
+    if rule.scale != 1.0:
+        logits = logits.mul_(rule.scale)
+    return logits if rule.softcap is None else logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
 
 
 def logprobs_and_entropy(
@@ -50,10 +80,11 @@ def chunked_logprobs(
     tokens: Int[Tensor, " actions"],
     temperature: float,
     *,
+    rule: LogitRule = PLAIN,
     chunk_size: int | None = None,
     with_entropy: bool = True,
 ) -> tuple[Float[Tensor, " actions"], Float[Tensor, " actions"] | None]:
-    """(log π(tokens), H or None) for logits = hidden · weightᵀ + bias, without holding [actions × vocab].
+    """(log π(tokens), H or None) for the logits of ``output_logits``, without holding [actions × vocab].
 
     Logits of ``chunk_size`` rows exist at a time and are computed again in the backward pass; only two numbers a row
     are kept. Logits of at most one chunk and 32 MiB are kept instead. ``chunk_size`` None: rows worth 32 MiB.
@@ -71,7 +102,7 @@ def chunked_logprobs(
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     apply = cast("Callable[..., tuple[Tensor, Tensor]]", _ChunkedLogprobs.apply)  # pyright: ignore[reportUnknownMemberType]
-    logprobs, entropy = apply(hidden, weight, bias, tokens, temperature, chunk_size, with_entropy)
+    logprobs, entropy = apply(hidden, weight, bias, tokens, temperature, (rule, chunk_size, with_entropy))
     return logprobs, entropy if with_entropy else None
 
 
@@ -82,17 +113,24 @@ def _require_rows(rows: Tensor, tokens: Tensor, temperature: float) -> None:
         raise ValueError(f"need one token a row, found rows {list(rows.shape)} and tokens {list(tokens.shape)}")
 
 
-def _log_softmax_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """log π of a chunk, [rows, vocab], float32 or wider; finite, so that 0 · log 0 is 0."""
-    logits = widen(torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias))
+def _log_softmax_rows(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, rule: LogitRule, with_slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    """log π of a chunk, [rows, vocab], float32 or wider; finite, so that 0 · log 0 is 0. And dz/dy · T, None for 1."""
+    logits = output_logits(hidden, weight, bias, rule)
+    slope = None
+    if with_slope and rule.softcap is not None:
+        slope = (logits / rule.softcap).square_().neg_().add_(1.0)
     if temperature != 1.0:
         logits = logits.div_(temperature)
     logp = logits.sub_(logits.logsumexp(-1, keepdim=True))
-    return logp if bias is None else logp.clamp_(min=torch.finfo(logp.dtype).min)
+    return logp if bias is None else logp.clamp_(min=torch.finfo(logp.dtype).min), slope
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
-    """dz = g · (onehot − π) − g_H · π (log π + H), divided by T: the gradient of log π(a) and H to the logits z · T."""
+    """dz = g · (onehot − π) − g_H · π (log π + H): the gradient of log π(a) and H to z. To the rows h · Wᵀ + b it is
+    dz · s / T, with a softcap times 1 − tanh²(y / c).
+    """
 
     @staticmethod
     def forward(
@@ -102,22 +140,22 @@ class _ChunkedLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         tokens: Tensor,
         temperature: float,
-        chunk_size: int,
-        with_entropy: bool,
+        options: tuple[LogitRule, int, bool],
     ) -> tuple[Tensor, Tensor]:
+        rule, chunk_size, with_entropy = options
         rows, dtype = len(hidden), result_dtype(weight)
         logprobs = hidden.new_empty(rows, dtype=dtype)
         entropy = hidden.new_empty(rows if with_entropy else 0, dtype=dtype)
         keep = rows <= chunk_size and 4 * rows * weight.shape[0] <= KEEP_BYTES and any(ctx.needs_input_grad)
-        kept = None
+        kept = slope = None
         for part in _parts(rows, chunk_size):
-            logp = _log_softmax_rows(hidden[part], weight, bias, temperature)
+            logp, slope = _log_softmax_rows(hidden[part], weight, bias, temperature, rule, keep)
             logprobs[part] = logp.gather(1, tokens[part, None]).squeeze(1)
             kept = logp if keep else None
             if with_entropy:
                 entropy[part] = -(logp.exp().mul_(logp)).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, tokens, entropy, kept)
-        ctx.temperature, ctx.chunk_size, ctx.with_entropy = temperature, chunk_size, with_entropy
+        ctx.save_for_backward(hidden, weight, bias, tokens, entropy, kept, slope)
+        ctx.temperature, ctx.options = temperature, options
         return logprobs, entropy
 
     @staticmethod
@@ -126,20 +164,25 @@ class _ChunkedLogprobs(torch.autograd.Function):
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
         grad_logprobs, grad_entropy = grads
-        hidden, weight, bias, tokens, entropy, kept = ctx.saved_tensors
+        rule, chunk_size, with_entropy = ctx.options
+        hidden, weight, bias, tokens, entropy, kept, slope = ctx.saved_tensors
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=result_dtype(weight)) if need_weight else None
         grad_bias = torch.zeros_like(bias, dtype=result_dtype(bias)) if need_bias else None
-        for part in _parts(len(hidden), ctx.chunk_size):
-            logp = _log_softmax_rows(hidden[part], weight, bias, ctx.temperature) if kept is None else kept
+        for part in _parts(len(hidden), chunk_size):
+            logp = kept
+            if logp is None:
+                logp, slope = _log_softmax_rows(hidden[part], weight, bias, ctx.temperature, rule, True)
             grad, on_token = logp.exp(), grad_logprobs[part, None]
-            if ctx.with_entropy:
+            if with_entropy:
                 grad.mul_((logp + entropy[part, None]).mul_(grad_entropy[part, None]).add_(on_token)).neg_()
             else:
                 grad.mul_(-on_token)
             grad.scatter_add_(1, tokens[part, None], on_token)
-            grad.div_(ctx.temperature)
+            grad.div_(ctx.temperature / rule.scale)
+            if slope is not None:
+                grad.mul_(slope)
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
             grad = grad.to(weight.dtype)
@@ -151,7 +194,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 4,
+            *(None,) * 3,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,13 +11,17 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from tightrope.config.errors import TightropeError
+from tightrope.maths.logprobs import output_logits
 from tightrope.models.families import Family, family_of
+from tightrope.models.heads import logit_rule
 
 
 class Network:
-    """``trunk`` works as ``trunk(input_ids=[1, n], position_ids=[1, n], layout=..., use_cache=False)``.
+    """Packed families: ``trunk(input_ids=[1, n], position_ids=[1, n], layout=..., use_cache=False)``; the others take
+    rows of their own with an attention mask, and only the arguments named in ``trunk_arguments``.
 
     ``model`` is the transformers model that owns all weights: a causal LM, or a bare trunk where nothing is generated
     (reward models, separate critics). Dropout is always off: it would make the first ratio differ from 1.
@@ -28,8 +33,15 @@ class Network:
         self.trunk: nn.Module = model.base_model
         self.config: PretrainedConfig = model.config
         self.family: Family = family_of(self.config.to_dict(), str(self.config.name_or_path))
-        self.context_length: int = self.family.context_length(self.config.to_dict())
-        self.hidden_size: int = self.config.hidden_size
+        self.context_length: int = self.family.context_length(self.config.to_dict(), str(self.config.name_or_path))
+        # The embedding's width, not the config's: OPT-350m projects its hidden states down to it.
+        embedding = model.get_input_embeddings().weight
+        assert isinstance(embedding, Tensor)
+        self.vocabulary, self.hidden_size = embedding.shape
+        self.logit_rule = logit_rule(self.config.to_dict())
+        self.linear_layers = linear_layers(self.trunk)
+        self.conv1d = any(isinstance(module, Conv1D) for module in self.trunk.modules())
+        self.trunk_arguments = frozenset(inspect.signature(self.trunk.forward).parameters)
         self._unembedding = model.get_output_embeddings()
         self._lora_layers: list[LoraLayer] = []
         self._adapters: list[str] = []
@@ -51,6 +63,14 @@ class Network:
     @property
     def unembedding_bias(self) -> Tensor | None:
         return self._require_unembedding().bias
+
+    @property
+    def gives_logits(self) -> bool:
+        return self._unembedding is not None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, hidden] -> [n, vocab], float32 or wider; the same head that the trainer's log-probs come from."""
+        return output_logits(hidden, self.unembedding_weight, self.unembedding_bias, self.logit_rule)
 
     def _require_unembedding(self) -> nn.Linear:
         if not isinstance(self._unembedding, nn.Linear):
@@ -100,3 +120,11 @@ class Network:
         trunk = copy.deepcopy(self.trunk)
         assert isinstance(trunk, PreTrainedModel)
         return Network(trunk)
+
+
+def linear_layers(trunk: nn.Module) -> tuple[str, ...]:
+    """The last names of all matrices of the trunk, in order: what adapters are put on, whatever the architecture."""
+    names = {
+        name.rsplit(".", 1)[-1] for name, module in trunk.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    }
+    return tuple(sorted(names))

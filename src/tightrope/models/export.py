@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.diagnostics import Interval
@@ -78,13 +79,21 @@ def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) ->
     weights[HEAD] = role.head.weight.detach().cpu()[None]
     with appearing(folder) as beside:
         config = read_json(source / "config.json") | {
-            "architectures": [role.network.family.classifier],
+            "architectures": [classifier_of(role)],
             "id2label": {"0": "score"},
             "label2id": {"score": 0},
             "pad_token_id": _reward_pad_id(source),
         }
         _write(role, source, beside, config, weights)
         write_manifest(beside, _manifest("reward", role, source, beside, facts))
+
+
+def classifier_of(role: Role) -> str:
+    """The transformers class that scores with this folder. Where there is none (Granite, Cohere) the name of the trunk:
+    the folder serves as reward model here, and AutoModel reads it, without the head.
+    """
+    names: Mapping[str, str] = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    return names.get(role.network.family.name, type(role.network.trunk).__name__)
 
 
 @torch.no_grad()

@@ -1,9 +1,17 @@
-"""What turns a hidden state into one number: the critic's value, the reward model's score. Always float32 or wider."""
+"""What turns a hidden state into one number: the critic's value, the reward model's score. Always float32 or wider.
+
+And what a config says about the logits of a language model, between the output matrix and the softmax.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from tightrope.maths.logprobs import LogitRule
 
 
 class Head(nn.Module):
@@ -37,3 +45,17 @@ def reward_head(hidden_size: int, device: torch.device, seed: int) -> Head:
     """
     draws = torch.randn(hidden_size, generator=torch.Generator().manual_seed(seed))
     return Head((draws * (hidden_size + 1) ** -0.5).to(device), None)
+
+
+def logit_rule(config: Mapping[str, Any]) -> LogitRule:
+    """Cohere multiplies by logit_scale, Granite divides by logits_scaling, Gemma 2 caps; a rule unknown here is
+    noticed when the network is probed.
+
+    >>> logit_rule({"logits_scaling": 8.0}).scale
+    0.125
+    """
+    scale, divisor, cap = (config.get(k) for k in ("logit_scale", "logits_scaling", "final_logit_softcapping"))
+    return LogitRule(
+        scale=(float(scale) if isinstance(scale, int | float) else 1.0) / (float(divisor) if divisor else 1.0),
+        softcap=float(cap) if cap else None,
+    )

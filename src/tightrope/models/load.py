@@ -12,6 +12,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from tightrope.config.errors import TightropeError
@@ -21,6 +22,7 @@ from tightrope.models.backbone import Network
 from tightrope.models.families import family_of
 from tightrope.models.heads import Head
 from tightrope.models.manifest import HEAD, require_kind, weight_files
+from tightrope.models.probe import probed
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -56,9 +58,7 @@ def context_length(folder: Path) -> int:
     """Tokens that prompt and response may have together; reads config.json alone."""
     config = read_json(folder / "config.json")
     family = family_of(config, str(folder))
-    if not isinstance(config.get(family.context_key), int):
-        raise TightropeError(f"config.json does not say {family.context_key}", where=str(folder))
-    return family.context_length(config)
+    return family.context_length(config, str(folder))
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -89,12 +89,12 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 def load_network(folder: Path, model: ModelSection) -> Network:
     """A causal LM. Raises TightropeError for a reward model, and where weights are missing or unreadable."""
     require_kind(folder, "policy")
-    return Network(_load(AutoModelForCausalLM, folder, model))
+    return probed(Network(_load(AutoModelForCausalLM, folder, model)), str(folder))
 
 
 def load_trunk(folder: Path, model: ModelSection) -> Network:
     """The body alone: what a reward model or a critic of its own needs."""
-    return Network(_load(AutoModel, folder, model))
+    return probed(Network(_load(AutoModel, folder, model)), str(folder))
 
 
 def load_reward_head(folder: Path, device: torch.device) -> Head:
@@ -132,14 +132,16 @@ def for_training(model: ModelSection) -> ModelSection:
 
 
 def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, model: ModelSection) -> PreTrainedModel:
-    family_of(read_json(folder / "config.json"), str(folder))
+    family = family_of(read_json(folder / "config.json"), str(folder))
+    if family.name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise TightropeError("not a language model that transformers knows", where=str(folder), found=family.name)
     _require_safetensors(folder)
     register()
     device = device_of(model)
     with reading_weights(folder), _quiet():
         loaded: Any = kind.from_pretrained(
             folder,
-            attn_implementation=ATTENTION,
+            attn_implementation=ATTENTION if family.packed else None,
             dtype=dtype_of(model, device),
             local_files_only=True,
             trust_remote_code=False,
@@ -156,6 +158,8 @@ def _load(kind: type[AutoModel] | type[AutoModelForCausalLM], folder: Path, mode
     if told["missing_keys"]:
         names = sorted(told["missing_keys"])
         raise TightropeError(f"{len(names)} weights are missing, the first is {names[0]}", where=str(folder))
+    if network._is_stateful:
+        raise TightropeError(f"{family.name} is not supported: it has recurrent layers", where=str(folder))
     _require_numbers(network, folder)
     _train_every_embedding(network)
     return network.to(device)

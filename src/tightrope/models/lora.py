@@ -54,8 +54,8 @@ def lora_config(network: Network, shape: LoraSection | Shape) -> LoraConfig:
         r=shape.rank,
         lora_alpha=shape.alpha,  # pyright: ignore[reportArgumentType] (peft divides it; a float is as good)
         lora_dropout=0.0,
-        target_modules=list(network.family.linear_layers),
-        fan_in_fan_out=network.family.conv1d,
+        target_modules=list(network.linear_layers),
+        fan_in_fan_out=network.conv1d,
         bias="none",
     )
 

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import ModelSection
 from tightrope.maths.logprobs import KEEP_BYTES
-from tightrope.models.families import Family, family_of
+from tightrope.models.backbone import linear_layers
+from tightrope.models.families import family_of
 from tightrope.models.load import device_of, dtype_of, for_training, read_json
 
 ACTIVATIONS = 34
@@ -52,7 +53,7 @@ def estimate(
 ) -> MemoryEstimate:
     """``copies``: frozen networks beside the policy (reference, reward model). Under LoRA the reference is no copy."""
     config = read_json(folder / "config.json")
-    family = family_of(config, str(folder))
+    family_of(config, str(folder))
     network = _on_meta(folder)
     parameters = sum(p.numel() for p in network.parameters())
     dtype = dtype_of(for_training(model), device_of(model))
@@ -62,7 +63,7 @@ def estimate(
         trained, networks, trained_width = parameters * (2 if own_critic else 1), 1 + copies + own_critic, width
         adapters = 0
     else:
-        adapters = _adapter_parameters(network, family, model.lora.rank)
+        adapters = _adapter_parameters(network, model.lora.rank)
         trained, networks, trained_width = adapters * (2 if own_critic else 1), 1 + copies, FLOAT32_BYTES
     layers, hidden = int(network.config.num_hidden_layers), int(network.config.hidden_size)
     return MemoryEstimate(
@@ -84,10 +85,11 @@ def _on_meta(folder: Path) -> Any:
         raise TightropeError(f"config.json does not describe a model: {error}", where=str(folder)) from error
 
 
-def _adapter_parameters(network: Any, family: Family, rank: int) -> int:
+def _adapter_parameters(network: Any, rank: int) -> int:
     """rank x (inputs + outputs) for each matrix of the trunk."""
+    adapted = linear_layers(network.base_model)
     return sum(
         rank * sum(module.weight.shape)
         for name, module in network.base_model.named_modules()
-        if name.rsplit(".", 1)[-1] in family.linear_layers
+        if name.rsplit(".", 1)[-1] in adapted
     )

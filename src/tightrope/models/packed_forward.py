@@ -1,13 +1,14 @@
 """What do the networks say at each action: log-prob, entropy, value; and the score at the end of a sequence?
 
-The only file that knows the next-token shift, position ids and who attends to whom. Sequences run back to back in one
-row without padding; positions restart in each. What concerns the token at p is read from the hidden state at p - 1,
-and the output matrix is applied there alone. Results come back where the rows are (the CPU), in action order.
+With models/padded_forward.py the only file that knows the next-token shift, position ids and who attends to whom.
+Sequences run back to back in one row without padding; positions restart in each. What concerns the token at p is read
+from the hidden state at p - 1, and the output matrix is applied there alone. Results come back where the rows are (the
+CPU), in action order.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.logprobs import chunked_logprobs
+from tightrope.models.attention import Scores, attention
+from tightrope.models.backbone import Network
 from tightrope.models.heads import Head
-from tightrope.models.roles import Role
+from tightrope.models.padded_forward import padded_states
 from tightrope.types import PolicyOutput, TokenRows
+
+if TYPE_CHECKING:  # roles are loaded through models/load.py, which probes networks with this file
+    from tightrope.models.roles import Role
 
 BUCKET = 16
 """Sequences whose lengths round up to the same multiple share one attention call. Against equal lengths only and
@@ -44,6 +50,7 @@ def token_logprobs(
         role.network.unembedding_bias,
         rows.tokens[rows.action_positions].to(hidden.device),
         temperature,
+        rule=role.network.logit_rule,
         with_entropy=with_entropy,
     )
     values = None
@@ -88,12 +95,19 @@ def hidden_states(role: Role, rows: TokenRows) -> Tensor:
             found=str(longest),
         )
     with network.using(role.adapter):
-        return network.trunk(
-            input_ids=rows.tokens[None].to(network.device),
-            position_ids=positions_of(rows.sequence_offsets)[None].to(network.device),
-            layout=PackedLayout(rows.sequence_offsets),
-            use_cache=False,
-        ).last_hidden_state[0]
+        return network_states(network, rows)
+
+
+def network_states(network: Network, rows: TokenRows) -> Tensor:
+    """``hidden_states`` with the adapter that is switched on, packed where the family is known to run so."""
+    if not network.family.packed:
+        return padded_states(network, rows)
+    return network.trunk(
+        input_ids=rows.tokens[None].to(network.device),
+        position_ids=positions_of(rows.sequence_offsets)[None].to(network.device),
+        layout=PackedLayout(rows.sequence_offsets),
+        use_cache=False,
+    ).last_hidden_state[0]
 
 
 def positions_of(offsets: Tensor) -> Tensor:
@@ -144,21 +158,27 @@ class PackedLayout:
             self._blocks.append((int(members.sum()), width))
             size += self._blocks[-1][0] * width
         self._place = place
+        self._masks: dict[tuple[int, int], Tensor] = {}
         self._size = size
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """query [1, heads, tokens, dim], key and value [1, kv_heads, tokens, dim] -> [1, tokens, heads, dim]."""
         self._place = self._place.to(query.device)  # once: all layers of a pass share the layout
         queries, keys, values = (self._to_blocks(x[0].transpose(0, 1)) for x in (query, key, value))
         attended = [
-            torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-            .transpose(1, 2)
-            .flatten(0, 1)
+            attention(q, k, v, self._visible(q.shape[2], scores.window), scores).transpose(1, 2).flatten(0, 1)
             for q, k, v in zip(queries, keys, values, strict=True)
         ]
         return gather_rows(torch.cat(attended), self._place)[None]
+
+    def _visible(self, width: int, window: int | None) -> Tensor | None:
+        """Causal and at most ``window`` wide, bool [width, width]; None where no sequence of the block is longer."""
+        if window is None or width <= window:
+            return None
+        if (width, window) not in self._masks:
+            seen = torch.ones(width, width, dtype=torch.bool, device=self._place.device)
+            self._masks[width, window] = seen.tril() & seen.triu(1 - window)
+        return self._masks[width, window]
 
     def _to_blocks(self, x: Tensor) -> list[Tensor]:
         """[tokens, heads, dim] -> per block [sequences, heads, longest, dim]."""

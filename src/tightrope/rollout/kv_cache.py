@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tightrope.models.attention import Layout
+from tightrope.models.attention import Layout, Scores, attention
 from tightrope.types import offsets_of, spans
 
 
@@ -25,9 +25,9 @@ class RecordingLayout:
         self._packed = packed
         self.layers: list[tuple[Tensor, Tensor]] = []
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         self.layers.append((key[0], value[0]))
-        return self._packed.attend(query, key, value, scale)
+        return self._packed.attend(query, key, value, scores)
 
 
 class KVCache:
@@ -93,17 +93,29 @@ class DecodeLayout:
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
         self._layer = 0
-        self._longest = int(cache.lengths.max()) + 1
-        positions = torch.arange(self._longest, device=cache.lengths.device)
-        self._visible = (positions <= cache.lengths[:, None])[:, None, None]  # [slots, 1, 1, longest]
+        self._shortest, self._longest = (int(n) + 1 for n in torch.stack(cache.lengths.aminmax()).tolist())
+        self._masks: dict[int | None, Tensor] = {}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         keys, values = self._cache.append(self._layer, key.squeeze(2), value.squeeze(2))
         self._layer += 1
         slots, heads, _, dim = query.shape
         # Query heads that share a key head become that head's queries, so keys and values are not repeated.
         grouped = query.reshape(slots, keys.shape[1], -1, dim)
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            grouped, keys[:, :, : self._longest], values[:, :, : self._longest], attn_mask=self._visible, scale=scale
-        )
+        # What has fallen out of every slot's window is not even read.
+        begin = 0 if scores.window is None else max(0, self._shortest - scores.window)
+        seen = slice(begin, self._longest)
+        visible = self._visible(scores.window)[..., seen]
+        attended = attention(grouped, keys[:, :, seen], values[:, :, seen], visible, scores)
         return attended.reshape(slots, 1, heads, dim)
+
+    def _visible(self, window: int | None) -> Tensor:
+        """bool [slots, 1, 1, longest]: the slot's own tokens, of them the last ``window``. Once a step and width."""
+        if window not in self._masks:
+            last = self._cache.lengths[:, None]
+            positions = torch.arange(self._longest, device=last.device)
+            visible = positions <= last
+            if window is not None:
+                visible &= positions > last - window
+            self._masks[window] = visible[:, None, None]
+        return self._masks[window]

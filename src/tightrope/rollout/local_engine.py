@@ -1,6 +1,6 @@
 """What does the policy answer: batched sampling in this process, with the weights the trainer holds.
 
-The prompts of a batch run once, packed; then one token a step for the sequences still running. A sequence leaves at
+The prompts of a batch run once; then one token a step for the sequences still running. A sequence leaves at
 any of the end ids (finish reason ``stop``) or at the limit (``length``). What was sampled is never overwritten.
 """
 
@@ -16,11 +16,10 @@ from transformers import PreTrainedTokenizerBase
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.ragged import result_dtype
-from tightrope.models.packed_forward import PackedLayout, positions_of
 from tightrope.models.roles import Role
-from tightrope.rollout.kv_cache import DecodeLayout, KVCache, RecordingLayout
+from tightrope.rollout.decoders import prefill
 from tightrope.rollout.sampling import NonFiniteLogits, draw, uniforms
-from tightrope.types import Prompt, Rollout, SampleKey, Sampling, TokenRows, microbatch_indices, offsets_of
+from tightrope.types import Prompt, Rollout, SampleKey, Sampling, TokenRows, microbatch_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,12 @@ class LocalEngine:
         stopped = torch.zeros(len(names), dtype=torch.bool, device=network.device)
 
         running = torch.arange(len(names), device=network.device)
-        cache, hidden = self._prefill(prompts, prompt_of, sampling.max_new_tokens)
+        needed, row_of = prompt_of.unique(return_inverse=True)  # each prompt of the batch runs once
+        decoder, hidden = prefill(
+            network, [prompts[p].token_ids for p in needed.tolist()], row_of, sampling.max_new_tokens
+        )
         for position in range(sampling.max_new_tokens):
-            token, logprob = draw(self._logits(hidden), sampling.temperature, uniform[running, position])
+            token, logprob = draw(network.logits(hidden), sampling.temperature, uniform[running, position])
             if not bool(logprob.isfinite().all()):
                 broken = int(running[(~logprob.isfinite()).nonzero()[0, 0]])
                 raise non_finite(prompts[int(prompt_of[broken])], position, key)
@@ -97,41 +99,11 @@ class LocalEngine:
                 stopped[running[ended]] = True
                 if bool(ended.all()):
                     break
-                left = cache.keep(~ended)
+                left = decoder.keep(~ended)
                 running, token = running[left], token[left]
             if position + 1 < sampling.max_new_tokens:
-                hidden = self._step(cache, token)
+                hidden = decoder.step(token)
         return Draws(tokens.cpu(), logprobs.cpu(), counts.cpu(), stopped.cpu())
-
-    def _prefill(self, prompts: Sequence[Prompt], prompt_of: Tensor, new_tokens: int) -> tuple[KVCache, Tensor]:
-        """Each prompt of the batch once; the cache and the last hidden state of every sequence, [sequences, hidden]."""
-        needed, row_of = prompt_of.unique(return_inverse=True)
-        chosen = [prompts[index].token_ids for index in needed.tolist()]
-        offsets = offsets_of([len(ids) for ids in chosen])
-        layout = RecordingLayout(PackedLayout(offsets))
-        ids = torch.tensor([token for ids in chosen for token in ids])
-        hidden = self._forward(ids[None], positions_of(offsets)[None], layout)[0]
-        last = (offsets[1:] - 1)[row_of].to(hidden.device)
-        return KVCache(layout.layers, offsets, row_of, new_tokens), hidden[last]
-
-    def _step(self, cache: KVCache, token: Tensor) -> Tensor:
-        hidden = self._forward(token[:, None], cache.lengths[:, None], DecodeLayout(cache))[:, 0]
-        cache.advance()
-        return hidden
-
-    def _forward(self, ids: Tensor, positions: Tensor, layout: RecordingLayout | DecodeLayout) -> Tensor:
-        network = self._policy.network
-        return network.trunk(
-            input_ids=ids.to(network.device),
-            position_ids=positions.to(network.device),
-            layout=layout,
-            use_cache=False,
-        ).last_hidden_state
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        network = self._policy.network
-        weight = network.unembedding_weight
-        return torch.nn.functional.linear(hidden.to(weight.dtype), weight, network.unembedding_bias)
 
     def _rollout(
         self,
