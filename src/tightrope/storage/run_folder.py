@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tightrope.config.errors import TightropeError
 from tightrope.storage.files import cannot_write, replace_file, sync_folder, write_all
