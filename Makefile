@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs docs-check check
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench
 
 setup: $(STAMP)
 
@@ -46,3 +46,22 @@ docs-check: setup
 	$(BIN)/python docs/build.py --check
 
 check: lint types docs-check test
+
+wheel: setup
+	@rm -rf dist build
+	$(BIN)/pip wheel . --no-deps --no-build-isolation --quiet --wheel-dir dist
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	@ls -l dist
+
+wheel-check: wheel
+	$(BIN)/python benchmarks/wheel_check.py dist/*.whl
+
+pythons: setup
+	$(BIN)/python benchmarks/python_versions.py
+
+gpu-check: setup
+	$(BIN)/python benchmarks/gpu_check.py
+
+bench: setup
+	$(BIN)/python benchmarks/help_time.py
+	$(BIN)/python benchmarks/long_run.py

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from typing_extensions import Self
+
 from tightrope.records import Action, Finding, StepRecord, Tracker
 from tightrope.types import (
     Experience,

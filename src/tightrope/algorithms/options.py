@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from typing_extensions import Self
 
 from tightrope.config.base import Section, refused
 from tightrope.config.schema import OnlineConfig, RunConfig

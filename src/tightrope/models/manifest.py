@@ -21,6 +21,7 @@ from tightrope.config.errors import TightropeError
 
 MANIFEST = "tightrope.json"
 SCHEMA = 1
+READ_BYTES = 1 << 20
 HEAD = "score.weight"
 ADAPTER_FOLDER = "adapter"
 Kind = Literal["sft", "policy", "reward", "base"]
@@ -140,5 +141,8 @@ def template_hash(folder: Path) -> str | None:
 
 
 def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

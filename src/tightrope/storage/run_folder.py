@@ -21,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Self
+
 from tightrope.config.errors import TightropeError
 from tightrope.storage.files import cannot_write, replace_file, sync_folder, write_all
 
