@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, UnknownCommandError
+from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from tightrope import __version__
 from tightrope.config.errors import TightropeError, one_line
@@ -39,6 +39,12 @@ REWARD_MODEL_COMMANDS = {
     "score": ("tightrope.cli.rm:score", "Score answers with a reward model."),
 }
 
+CONFIG_COMMANDS = {
+    "explain": ("tightrope.cli.config:explain", "Say what an option is, and where its value comes from."),
+    "show": ("tightrope.cli.config:show", "Show every value of a config and where it comes from."),
+    "schema": ("tightrope.cli.config:schema", "Print the JSON Schema for editors."),
+}
+
 
 def build() -> App:
     # Help texts are plain: markdown would load a parser at each --help.
@@ -49,10 +55,13 @@ def build() -> App:
         version=__version__,
     )
     reward_model = App(name="rm", help="Train a reward model, or score answers with one.", help_format="plaintext")
-    for group, commands in ((app, COMMANDS), (reward_model, REWARD_MODEL_COMMANDS)):
+    config = App(name="config", help="Explain options, and where a config's values come from.", help_format="plaintext")
+    groups = ((app, COMMANDS), (reward_model, REWARD_MODEL_COMMANDS), (config, CONFIG_COMMANDS))
+    for group, commands in groups:
         for name, (function, help_line) in commands.items():
             group.command(function, name=name, help=help_line)
     app.command(reward_model)
+    app.command(config)
     return app
 
 
@@ -65,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except UnknownCommandError:
         fail(unknown_command(words))
+    except UnknownOptionError as error:
+        fail(unknown_option(words) or misused(error))
     except CycloptsError as error:
-        what = one_line(str(error)).rstrip(".")
-        fail(TightropeError(what, fix=None if "Did you mean" in what else "see tightrope --help"))
+        fail(misused(error))
     except TightropeError as error:
         fail(error)
     except KeyboardInterrupt:
@@ -86,9 +96,21 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
+def misused(error: CycloptsError) -> TightropeError:
+    what = one_line(str(error)).rstrip(".")
+    return TightropeError(what, fix=None if "Did you mean" in what else "see tightrope --help")
+
+
+def unknown_option(words: Sequence[str]) -> TightropeError | None:
+    from tightrope.cli.flags import option_as_flag
+
+    return option_as_flag(words)
+
+
 def unknown_command(words: Sequence[str]) -> TightropeError:
     """cyclopts would import every command to say this."""
-    within, names = ("rm ", REWARD_MODEL_COMMANDS) if words[0] == "rm" else ("", {**COMMANDS, "rm": ()})
+    groups = {"rm": REWARD_MODEL_COMMANDS, "config": CONFIG_COMMANDS}
+    within, names = (f"{words[0]} ", groups[words[0]]) if words[0] in groups else ("", {**COMMANDS, **groups})
     word = words[1] if within and words[1:] else words[0]
     near = difflib.get_close_matches(word, names, n=1)
     return TightropeError(
