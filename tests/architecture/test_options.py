@@ -49,9 +49,10 @@ def test_the_docs_have_every_option_with_its_type_default_and_description():
 
 @pytest.mark.parametrize("stage", CONFIGS)
 def test_the_list_has_what_the_classes_have(stage):
-    """The catalogue is read from the JSON schema; here from the fields themselves."""
-    listed = [option.key for option in options_of(CONFIGS[stage])]
-    assert sorted(listed) == sorted(".".join(path) for path in all_paths(key_tree(CONFIGS[stage])))
+    """The catalogue is read from the JSON schema; here from the fields. A schedule's keys are part of one option."""
+    listed = {option.key: option.is_section for option in options_of(CONFIGS[stage])}
+    known = [".".join(path) for path in all_paths(key_tree(CONFIGS[stage]))]
+    assert sorted(listed) == sorted(key for key in known if listed.get(key.rpartition(".")[0], True))
 
 
 @pytest.mark.parametrize("stage", CONFIGS)

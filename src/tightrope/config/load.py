@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from tightrope.config.errors import TightropeError
+from tightrope.config.kinds import is_other_kind, without_kinds
 from tightrope.config.other_tools import no_counterpart, their_name
 from tightrope.config.presets import with_preset
 from tightrope.config.schema import RunConfig
@@ -94,24 +95,27 @@ def explain(error: ValidationError, source: Source, config_class: type[RunConfig
 
     Unknown keys go first: a misspelled section is also a missing one.
     """
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    found = error.errors(include_url=False)
+    meant_kind = [detail for detail in found if not is_other_kind(detail["loc"], detail["input"], config_class)]
+    details = sorted(meant_kind or found, key=lambda detail: detail["type"] != "extra_forbidden")
     first = details[0]
-    found = describe(first, source, config_class)
+    told = describe(first, source, config_class)
     meant = suggestion(first, config_class)
-    others = [path_text(detail) for detail in details[1:] if path_text(detail) != meant]
+    paths = dict.fromkeys(path_text(detail, config_class) for detail in details)
+    others = [path for path in list(paths)[1:] if path != meant]
     if others:
         more = f"and {len(others)} more mistake{'s' if len(others) > 1 else ''}: {', '.join(others[:SHOWN_MORE])}"
-        found.fix = "; ".join(part for part in (found.fix, more + (", …" if others[SHOWN_MORE:] else "")) if part)
-    return found
+        told.fix = "; ".join(part for part in (told.fix, more + (", …" if others[SHOWN_MORE:] else "")) if part)
+    return told
 
 
 def suggestion(detail: ErrorDetails, config_class: type[RunConfig]) -> str | None:
-    return suggest(keys_of(detail), config_class) if detail["type"] == "extra_forbidden" else None
+    return suggest(keys_of(detail, config_class), config_class) if detail["type"] == "extra_forbidden" else None
 
 
 def describe(detail: ErrorDetails, source: Source, config_class: type[RunConfig]) -> TightropeError:
-    keys, kind, context = keys_of(detail), detail["type"], detail.get("ctx", {})
-    name, where = path_text(detail), source.place(keys)
+    keys, kind, context = keys_of(detail, config_class), detail["type"], detail.get("ctx", {})
+    name, where = ".".join(keys), source.place(keys)
     if kind == "extra_forbidden":
         return unknown_key(keys, detail["input"], source, config_class)
     if kind == "missing" and isinstance(detail["loc"][-1], int):
@@ -188,15 +192,14 @@ def value_fix(detail: ErrorDetails) -> str | None:
     return None
 
 
-def keys_of(detail: ErrorDetails) -> KeyPath:
+def keys_of(detail: ErrorDetails, config_class: type[RunConfig]) -> KeyPath:
     """A rule over several keys says itself which one the person should look at."""
     named = detail.get("ctx", {}).get("key")
-    location = detail["loc"]
-    return (*(str(key) for key in location if isinstance(key, str)), *(str(named).split(".") if named else ()))
+    return (*without_kinds(detail["loc"], config_class)[0], *(str(named).split(".") if named else ()))
 
 
-def path_text(detail: ErrorDetails) -> str:
-    return ".".join(keys_of(detail))
+def path_text(detail: ErrorDetails, config_class: type[RunConfig]) -> str:
+    return ".".join(keys_of(detail, config_class))
 
 
 def shown(value: Any) -> str:

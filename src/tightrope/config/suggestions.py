@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from tightrope.config.base import Section
+from tightrope.config.kinds import fields_of, section_in
 from tightrope.config.other_tools import our_keys
 from tightrope.config.sources import KeyPath, Tree
 
@@ -17,15 +18,11 @@ SHORTEST_START = 3
 
 
 def key_tree(section: type[Section]) -> dict[str, Any]:
-    """Every key a config class knows: name -> None, or the keys of the section below it.
-
-    What may be a number or a section (a schedule) is one key.
-    """
+    """Every key a config class knows: name -> None, or the keys of the section below it, or of the one it may be."""
     found: dict[str, Any] = {}
-    for name, field in section.model_fields.items():
-        kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
-        below = kinds[0] if len(kinds) == 1 else None
-        found[name] = key_tree(below) if isinstance(below, type) and issubclass(below, Section) else None
+    for name, field in fields_of(section).items():
+        below = section_in(field.annotation)
+        found[name] = None if below is None else key_tree(below)
     return found
 
 
