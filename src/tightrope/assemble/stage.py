@@ -93,7 +93,7 @@ def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, displ
         progress = built.run.core.progress
         exported = None
         if outcome == "finished":
-            exported = export_result(stage, built, config, inputs, folder.export)
+            exported = export_result(stage, built, config, inputs, folder.export, metrics)
         return Finished(
             stage=stage,
             folder=folder.path,

@@ -53,26 +53,45 @@ BASE_LAYER = ".base_layer."
 
 @dataclass(frozen=True, slots=True)
 class RewardFacts:
-    """What was measured on a finished reward model. ``accuracy`` None: no held-out pairs."""
+    """What was measured on a finished reward model. ``accuracy`` None: no held-out pairs; ``mean`` and ``std`` None:
+    the data is no longer there.
+    """
 
     fingerprints: Sequence[float]
-    mean: float
-    std: float
+    mean: float | None
+    std: float | None
     held_out_pairs: int
     accuracy: Interval | None
 
 
-def export_policy(role: Role, source: Path, folder: Path, stage: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is written: merged weights, the adapter, or both (the adapter inside the merged folder). ``dtype`` None:
+    as trained; the adapter and a reward head stay float32. ``card`` is the text of README.md.
+    """
+
+    merged: bool = True
+    adapter: bool = True
+    dtype: torch.dtype | None = None
+    card: str | None = None
+
+
+WHOLE = Form()
+CARD = "README.md"
+
+
+def export_policy(role: Role, source: Path, folder: Path, stage: str, form: Form = WHOLE) -> None:
     """``source`` is the folder the role started from. Raises TightropeError where the folder cannot be written."""
     with appearing(folder) as beside:
         config = read_json(source / "config.json")
         if (source / "generation_config.json").is_file():
             shutil.copyfile(source / "generation_config.json", beside / "generation_config.json")
-        _write(role, source, beside, config, merged_weights(role, role.network.model))
-        write_manifest(beside, _manifest("sft" if stage == "sft" else "policy", role, source, beside))
+        _write(role, source, beside, config, merged_weights(role, role.network.model), form)
+        if form.merged:
+            write_manifest(beside, _manifest("sft" if stage == "sft" else "policy", role, source, beside, form))
 
 
-def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) -> None:
+def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts, form: Form = WHOLE) -> None:
     assert role.head is not None
     prefix = role.network.model.base_model_prefix
     weights = {f"{prefix}.{name}": value for name, value in merged_weights(role, role.network.trunk).items()}
@@ -84,8 +103,9 @@ def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts) ->
             "label2id": {"score": 0},
             "pad_token_id": _reward_pad_id(source),
         }
-        _write(role, source, beside, config, weights)
-        write_manifest(beside, _manifest("reward", role, source, beside, facts))
+        _write(role, source, beside, config, weights, form)
+        if form.merged:
+            write_manifest(beside, _manifest("reward", role, source, beside, form, facts))
 
 
 def classifier_of(role: Role) -> str:
@@ -113,16 +133,39 @@ def merged_weights(role: Role, body: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-def _write(role: Role, source: Path, folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    config.pop("torch_dtype", None)
-    config["dtype"] = str(role.network.dtype).removeprefix("torch.")
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def _write(
+    role: Role, source: Path, folder: Path, config: dict[str, Any], weights: dict[str, Tensor], form: Form
+) -> None:
     for file in sorted({file for pattern in COPIED for file in source.glob(pattern) if file.is_file()}):
         shutil.copyfile(file, folder / file.name)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    if role.adapter is not None:
+    if form.card is not None:
+        (folder / CARD).write_text(form.card, encoding="utf-8")
+    if form.adapter and role.adapter is not None:
+        # In float32, whatever the weights are stored in.
         head = {} if role.head is None or HEAD not in weights else {HEAD: weights[HEAD]}
         save_adapter(role.network, role.adapter, shape_of(role.network, role.adapter), folder / ADAPTER_FOLDER, head)
+    if not form.merged:
+        _only_the_adapter(folder)
+        return
+    config.pop("torch_dtype", None)
+    config["dtype"] = _dtype_name(role, form)
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if form.dtype is not None:
+        weights = {name: value if name == HEAD else value.to(form.dtype) for name, value in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _only_the_adapter(folder: Path) -> None:
+    """The adapter's files stand in the folder itself, where ``PeftModel.from_pretrained(base, folder)`` looks."""
+    for file in (folder / ADAPTER_FOLDER).iterdir():
+        if not (folder / file.name).exists():
+            file.rename(folder / file.name)
+    shutil.rmtree(folder / ADAPTER_FOLDER)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def _dtype_name(role: Role, form: Form) -> str:
+    return str(role.network.dtype if form.dtype is None else form.dtype).removeprefix("torch.")
 
 
 def _reward_pad_id(source: Path) -> int | None:
@@ -135,7 +178,9 @@ def _reward_pad_id(source: Path) -> int | None:
     return None if pad in eos_ids(source, tokenizer) else pad
 
 
-def _manifest(kind: Kind, role: Role, source: Path, folder: Path, facts: RewardFacts | None = None) -> StageManifest:
+def _manifest(
+    kind: Kind, role: Role, source: Path, folder: Path, form: Form, facts: RewardFacts | None = None
+) -> StageManifest:
     interval = None if facts is None or facts.accuracy is None else facts.accuracy
     return StageManifest(
         kind=kind,
@@ -143,9 +188,9 @@ def _manifest(kind: Kind, role: Role, source: Path, folder: Path, facts: RewardF
         tokenizer=tokenizer_hash(folder),
         template=template_hash(folder),
         files=file_hashes(folder),
-        dtype=str(role.network.dtype).removeprefix("torch."),
+        dtype=_dtype_name(role, form),
         head=None if facts is None else HEAD,
-        adapter=role.adapter is not None,
+        adapter=form.adapter and role.adapter is not None,
         fingerprints=() if facts is None else tuple(facts.fingerprints),
         reward_mean=None if facts is None else facts.mean,
         reward_std=None if facts is None else facts.std,
