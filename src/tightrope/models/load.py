@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
@@ -24,6 +31,7 @@ from tightrope.models.heads import Head
 from tightrope.models.manifest import HEAD, require_kind, weight_files
 from tightrope.models.probe import probed
 
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -62,8 +70,14 @@ def context_length(folder: Path) -> int:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """A tokenizer.json that stands for itself is read as it is: AutoTokenizer would rebuild it as Qwen2's wherever the
+    architecture is Qwen 2, and split text differently.
+    """
+    described = folder / "tokenizer_config.json"
+    own = described.is_file() and read_json(described).get("tokenizer_class") in GENERIC_TOKENIZERS
+    kind = PreTrainedTokenizerFast if own and (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise TightropeError(f"no tokenizer can be loaded: {error}", where=str(folder)) from error
 

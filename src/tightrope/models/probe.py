@@ -22,26 +22,38 @@ from tightrope.types import TokenRows
 
 BOUNDS = {torch.float64: 1e-8, torch.float32: 2e-4, torch.bfloat16: 0.1}
 """Largest difference, as a share of the largest number (at least 1). docs/models.md says what was measured."""
-LONGEST, BEGINNING, OTHER = 12, 5, 3
+LONGEST, BEGINNING, OTHER = 12, 9, 8
+"""Alike enough to be filled up together where the forward pass is padded."""
 
 
-@torch.no_grad()
 def probed(network: Network, where: str) -> Network:
     """The network itself. Raises TightropeError with the difference where it cannot be trusted."""
-    rows = _rows(network)
     try:
-        together = _outputs(network, rows)
-        with _own_attention(network):
-            alone = [_own(network, row) for row in rows]
+        together, alone = _runs(network)
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError) as error:
         line = str(error).partition("\n")[0]
         raise TightropeError(
             f"{network.family.name} cannot be run: {type(error).__name__}: {line}", where=where
         ) from error
-    beginning = len(rows[0])
-    _require_close(alone[1][:beginning], alone[0], network, where, "a token's numbers depend on later tokens")
+    beginning, whole, _ = alone
+    _require_close(whole[: len(beginning)], beginning, network, where, "a token's numbers depend on later tokens")
     _require_close(together, torch.cat(alone), network, where, "a row among others differs from the model's own")
     return network
+
+
+def difference_of(network: Network) -> float:
+    """What the probe finds, as a share of the largest number (at least 1)."""
+    together, alone = _runs(network)
+    return _share(together, torch.cat(alone))
+
+
+@torch.no_grad()
+def _runs(network: Network) -> tuple[Tensor, list[Tensor]]:
+    """All rows together through our forward, and one by one through the model's own."""
+    rows = _rows(network)
+    together = _outputs(network, rows)
+    with _own_attention(network):
+        return together, [_own(network, row) for row in rows]
 
 
 def _rows(network: Network) -> list[list[int]]:
@@ -65,15 +77,18 @@ def _require_close(found: Tensor, expected: Tensor, network: Network, where: str
     if found.shape != expected.shape:
         sizes = f"{list(found.shape)} against {list(expected.shape)}"
         raise TightropeError(f"{network.family.name}: {what}", where=where, found=sizes)
-    bound = BOUNDS[network.dtype]
-    difference = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
-    if not difference <= bound:
+    bound, difference = BOUNDS[network.dtype], _share(found, expected)
+    if not difference <= bound:  # NaN is no agreement
         raise TightropeError(
             f"{network.family.name} cannot be used: {what}",
             where=where,
             expected=f"at most {bound}",
             found=f"{difference:.2g}",
         )
+
+
+def _share(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
 
 
 @contextmanager
