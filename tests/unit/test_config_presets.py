@@ -94,7 +94,7 @@ def test_the_resolved_file_holds_everything_and_the_name_and_needs_no_preset(tmp
         (["preset=rlhf", "rollout.prompts_per_step=2"], "override preset (preset rlhf, line 19): 4 minibatches cannot"),
         # a value of the person's that does not go with the preset's
         (["preset=rlhf", "ppo.minibatches=65"], "override ppo.minibatches: 65 minibatches cannot"),
-        (["preset=rlhf", "kl.beta_end=0.1"], "override kl.beta_end: kl.beta_end does nothing"),
+        (["preset=rlhf", "kl.beta=100"], "override kl.beta: kl.beta starts outside"),
         (["preset=rlhf", "kl=3"], "override kl: wrong value of `kl`"),
     ],
 )  # fmt: skip

@@ -35,6 +35,9 @@ def explain_key(key: str, configs: Configs, source: Source | None = None) -> lis
     """The lines about an option or a section. Raises TightropeError for a key that does not exist."""
     entries = [Entry(option, stages) for option, stages in by_stage(configs).items()]
     path = key.strip().lstrip("-").partition("=")[0]
+    options = {entry.option.key: entry.option.is_section for entry in entries}
+    if options.get(path.rpartition(".")[0]) is False:  # one key of a value that may be a mapping, as kl.beta.from
+        path = path.rpartition(".")[0]
     found = [entry for entry in entries if entry.option.key == path]
     if not found:
         ours = our_keys(path.split("."))

@@ -64,4 +64,5 @@ def is_other_kind(location: Sequence[int | str], value: object, config_class: ty
     below: type[Section] | None = config_class
     for key in keys:
         below = None if below is None else section_in(fields_of(below)[key].annotation)
-    return below is not None and (below.__name__ == kind) != isinstance(value, dict)
+    is_section = below is not None and below.__name__.lower() == kind.strip("<>").lower()
+    return below is not None and is_section != isinstance(value, dict)
