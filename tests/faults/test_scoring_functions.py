@@ -152,7 +152,7 @@ def test_leaving_is_not_an_error_of_the_function(write):
 
 @pytest.mark.parametrize("spec", ["", "reward", "module:", ":reward", "file.py"])
 def test_a_specification_has_two_parts(spec):
-    with pytest.raises(TightropeError, match=r"expected module:function or path/file\.py:function"):
+    with pytest.raises(TightropeError, match=r"expected module:function, path/file\.py:function"):
         load_function(spec)
 
 

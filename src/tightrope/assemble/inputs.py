@@ -13,9 +13,11 @@ from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
 from tightrope.data.preferences import PreferenceData, load_preferences
 from tightrope.data.prompts import PromptData, load_prompts
+from tightrope.guardian.plugins import detectors_of
 from tightrope.models.load import context_length, load_tokenizer, resolve_model_folder
 from tightrope.models.manifest import require_kind, sha256_of
 from tightrope.scoring.functions import load_function
+from tightrope.trackers.open import require_known
 from tightrope.types import Prompt, Sample
 
 TRIAL_RESPONSES = ("A response.", "")
@@ -34,6 +36,8 @@ class Inputs:
 
 def read_inputs(config: RunConfig) -> Inputs:
     """Raises TightropeError for a folder of the wrong kind and for the first row that cannot be used."""
+    require_known(config)
+    detectors_of(config.guardian)
     folder = resolve_model_folder(config.model.name)
     require_kind(folder, "policy")
     reward_folder = None

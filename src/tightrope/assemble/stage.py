@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from tightrope.algorithms.options import CONFIGS, DPOConfig, PPOConfig, RewardModelConfig, RLOOConfig, SFTConfig
 from tightrope.assemble.export import export_result
-from tightrope.assemble.fanout import FanOut
+from tightrope.assemble.fanout import FanOut, Watchers
 from tightrope.assemble.inputs import Inputs, read_inputs
 from tightrope.assemble.offline import build_offline
 from tightrope.assemble.online import build_online
@@ -34,6 +35,7 @@ from tightrope.storage.journal import Journal
 from tightrope.storage.metrics import MetricStore
 from tightrope.storage.run_folder import RunFolder, environment
 from tightrope.storage.samples import SampleStore
+from tightrope.trackers.open import trackers_of
 from tightrope.training.loop import Outcome, StopSignals
 from tightrope.training.selftest import checkpoint_check, require
 
@@ -82,13 +84,15 @@ def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, displ
         journal, metrics = Journal(folder.events), MetricStore(folder.database)
         samples = sample_store(config, folder)
         display = display_for(stage, config)
-        watched = FanOut(metrics, samples, display, journal)
+        watchers = Watchers(display, partial(trackers_of, config, folder.path))
+        watched = FanOut(metrics, samples, watchers, journal, config)
         for part in (journal, metrics, samples, watched):
             stack.callback(part.close)
         facts = facts_of(config, inputs)
         store = CheckpointStore(folder.checkpoints, config.checkpoint.keep, facts)
         built = build(config, inputs, Outputs(store, journal, watched, watched))
         restore_or_begin(built, store, journal, metrics, samples, facts)
+        watched.begin(built.run.core.progress.step)
         outcome = built.train(signals)
         progress = built.run.core.progress
         exported = None

@@ -166,7 +166,7 @@ def expected_of(detail: ErrorDetails) -> str:
     if detail["type"] in ("model_type", "model_attributes_type"):
         return "a section of `key: value` lines"
     if detail["type"] == "string_pattern_mismatch":
-        return "module:function or file.py:function"
+        return "module:function, file.py:function or the name of an entry point"
     return detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
 
 

@@ -10,8 +10,8 @@ from typing_extensions import Self
 
 from tightrope.config.base import Section, refused
 
-FunctionSpec = Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
-"""``module:function`` or ``file.py:function``."""
+FunctionSpec = Annotated[str, Field(pattern=r"^([^:]+:[A-Za-z_]\w*|[A-Za-z_][\w-]*)$")]
+"""``module:function``, ``file.py:function``, or the name of an entry point."""
 ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
 """Where a model is: in Python a ``Path`` will do."""
 Preset = Literal["rlhf", "verifiable"]
@@ -100,7 +100,8 @@ class RewardSection(Section):
     model: ModelName | None = None
     """Reward-model folder; scores text, so base and tokenizer may differ from the policy's."""
     function: FunctionSpec | None = None
-    """``module:function`` or ``file.py:function``, called with the samples (original row and response text)."""
+    """``module:function``, ``file.py:function`` or an entry point of ``tightrope.rewards``, called with the samples
+    (original row and response text)."""
     normalise: Literal["samples", "manifest", "off"] = "samples"
     """Gain and bias to mean 0, std 1: from the starting policy's samples, the reward model's manifest, or none."""
     normalise_samples: PositiveInt = 256
@@ -212,6 +213,17 @@ class GuardianSection(Section):
     """Alarms in a row after which the run stops."""
     max_nonfinite: PositiveInt = 3
     """Consecutive steps with non-finite numbers after which the run stops."""
+    detectors: tuple[FunctionSpec, ...] = ()
+    """More detectors: ``module:function`` or entry points of ``tightrope.detectors``, each giving a Detector."""
+
+
+class TrackerOptions(Section):
+    project: str = Field(default="tightrope", min_length=1)
+    """Project (MLflow: experiment) under which the run appears."""
+    run_name: str | None = None
+    """Name of the run in its trackers. Absent: the run folder's."""
+    trl_names: bool = False
+    """Log TRL's PPO metric names (``objective/kl``, ``policy/clipfrac_avg``, ...) beside our own."""
 
 
 class EvaluationSection(Section):
@@ -252,6 +264,11 @@ class RunConfig(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     """What an interrupted run goes on from."""
     guardian: GuardianSection = GuardianSection()
+    trackers: tuple[FunctionSpec, ...] = ()
+    """Where else the numbers go: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, ``module:function`` or an entry
+    point of ``tightrope.trackers``. The run folder has everything without them."""
+    tracker_options: TrackerOptions = TrackerOptions()
+    """What trackers are told."""
     """When a run that goes wrong is held or stopped."""
 
 

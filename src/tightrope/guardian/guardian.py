@@ -9,6 +9,7 @@ from typing import Any
 from tightrope.config.schema import GuardianSection
 from tightrope.guardian.detectors.kl_limit import KLLimit
 from tightrope.guardian.detectors.nonfinite import NonFinite
+from tightrope.guardian.plugins import detectors_of
 from tightrope.guardian.remedies import KLRemedy, NonFiniteRemedy
 from tightrope.records import Action, Detector, Finding, StepRecord
 
@@ -22,7 +23,7 @@ class StepGuardian:
     """
 
     def __init__(self, options: GuardianSection) -> None:
-        self._detectors: tuple[Detector, ...] = (NonFinite(), KLLimit(options.kl_limit))
+        self._detectors: tuple[Detector, ...] = (NonFinite(), KLLimit(options.kl_limit), *detectors_of(options))
         self._nonfinite = NonFiniteRemedy(options)
         self._kl = KLRemedy(options)
         self._history: deque[StepRecord] = deque(maxlen=HISTORY_STEPS)
