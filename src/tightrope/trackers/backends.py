@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tightrope.trackers.base import TrackedRun, TrackerFactory
 
+ID_LETTERS = 8  # as long as those Weights & Biases makes
 TEXT_ROWS = 8
 """Samples of a step shown where a tracker has no tables."""
 
@@ -61,7 +63,7 @@ class WandB:
 
     def __init__(self, run: TrackedRun) -> None:
         self._wandb = third_party("wandb")
-        run_id = run.known_id or self._wandb.util.generate_id()
+        run_id = run.known_id or uuid.uuid4().hex[:ID_LETTERS]
         run.remember_id(run_id)
         mode = os.environ.get("WANDB_MODE", "offline")
         if mode == "online" and self._wandb.api.api_key is None:
