@@ -45,6 +45,12 @@ def test_rows_come_back_equal_and_in_order(metrics):
     assert metrics.latest("ppo/probe") == written[1]
 
 
+def test_the_newest_record_of_each_stage(metrics):
+    for step, stage in ((0, "ppo"), (0, "ppo/probe"), (1, "ppo")):
+        metrics.write(record(step, stage))
+    assert metrics.latest_of_each() == {"ppo": record(1), "ppo/probe": record(0, "ppo/probe")}
+
+
 def test_empty_store_has_no_latest_row(metrics):
     assert metrics.latest() is None and metrics.rows() == []
 

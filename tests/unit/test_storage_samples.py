@@ -79,6 +79,29 @@ def test_count_and_every_limit_what_is_kept(tmp_path):
     store.close()
 
 
+def test_keep_steps_leaves_the_newest_steps_and_the_first_probe(tmp_path):
+    store = SampleStore(tmp_path / "run.db", every=2, keep_steps=3)
+    rollout = rollout_of(["a"], [1])
+    for step in range(12):
+        for split in ("train", "probe"):
+            store.keep(step, 0, rollout, scores_of(rollout), split)
+    assert store.steps("train") == [6, 8, 10]
+    assert store.steps("probe") == [0, 9, 10, 11]
+    assert store.read(11, "probe")[0].reference == "a"
+    store.close()
+
+
+def test_a_resume_prunes_to_the_same_steps(tmp_path):
+    store = SampleStore(tmp_path / "run.db", keep_steps=2)
+    rollout = rollout_of(["a"], [1])
+    for steps in (range(6), range(4, 9)):  # killed after step 5, resumed from a checkpoint entering step 4
+        store.cut_after(steps[0] - 1)
+        for step in steps:
+            store.keep(step, 0, rollout, scores_of(rollout), "train")
+    assert store.steps("train") == [7, 8]
+    store.close()
+
+
 def test_probe_rows_show_the_first_probe_until_the_reference_itself_is_stored(store):
     for step, texts in ((0, ["start a", "start b"]), (10, ["later a", "later b"])):
         rollout = rollout_of(texts, [1, 1])

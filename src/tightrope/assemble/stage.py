@@ -104,7 +104,7 @@ def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, displ
             outcome=outcome,
             steps=progress.step,
             stop_reason=progress.stop_reason,
-            latest={record.stage: record for record in metrics.rows()},
+            latest=metrics.latest_of_each(),
             export=exported,
             seconds=time.monotonic() - began,
         )
@@ -192,5 +192,6 @@ def device_facts() -> dict[str, Any]:
 
 def sample_store(config: RunConfig, folder: RunFolder) -> SampleStore:
     if isinstance(config, OnlineConfig):
-        return SampleStore(folder.database, config.samples.count, config.samples.every)
+        chosen = config.samples
+        return SampleStore(folder.database, chosen.count, chosen.every, chosen.keep_steps)
     return SampleStore(folder.database)

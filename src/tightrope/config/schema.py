@@ -240,6 +240,9 @@ class SamplesSection(Section):
     """Steps between stored samples."""
     count: int = Field(default=8, ge=0)
     """Sequences stored each time."""
+    keep_steps: PositiveInt | None = None
+    """Newest stored steps whose samples stay, of training and of probes each; the first probe always stays, to compare
+    with. Absent: all."""
     digest_every: int = Field(default=0, ge=0)
     """Print a few samples in the log every so many steps; 0: never."""
 

@@ -50,6 +50,12 @@ class MetricStore:
         found = self._database.select(query, stage)
         return self._parse(found[0][0]) if found else None
 
+    def latest_of_each(self) -> dict[str, StepRecord]:
+        """The newest record of every stage, by its name; a long run's others are not read."""
+        query = "SELECT record FROM steps WHERE number IN (SELECT max(number) FROM steps GROUP BY stage)"
+        records = [self._parse(row[0]) for row in self._database.select(query)]
+        return {record.stage: record for record in records}
+
     def cut_after(self, step: int) -> int:
         """Forget every row beyond ``step``, the last step the resumed state has finished (a checkpoint taken when
         entering step n: n - 1); returns how many there were.

@@ -35,6 +35,12 @@ SELECT s.step, s.split, s.position, s.attempt, s.prompt_index, s.sample_index, s
 FROM samples s LEFT JOIN reference_responses r ON r.split = s.split AND r.prompt_index = s.prompt_index
 WHERE s.step = ? AND s.split = ? ORDER BY s.position
 """
+PRUNE = """
+DELETE FROM samples WHERE split = :split
+AND step NOT IN (SELECT DISTINCT step FROM samples WHERE split = :split ORDER BY step DESC LIMIT :keep)
+AND (split != 'probe' OR step > (SELECT min(step) FROM samples WHERE split = 'probe'))
+"""
+"""The first probe stays: what later ones are compared with."""
 LETTERS_THAT_ONLY_JOIN = "\u200c\u200d"  # needed inside emoji, Persian and Indic words
 ESCAPED_CATEGORIES = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 
@@ -114,13 +120,22 @@ class StoredSample:
 
 class SampleStore:
     """A ``SampleSink``. Keeps ``count`` sequences of every ``every``-th training step and of each probe, spread evenly
-    over the batch; None keeps all.
+    over the batch; None keeps all. Of each split the newest ``keep_steps`` stored steps stay, and the first probe.
     """
 
-    def __init__(self, path: Path, count: int | None = None, every: int = 1, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        count: int | None = None,
+        every: int = 1,
+        keep_steps: int | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
         self._database = Database(path, "samples", SCHEMA, TABLES, read_only=read_only)
         self._count = count
         self._every = every
+        self._keep_steps = keep_steps
 
     def keep(self, step: int, attempt: int, rollout: SampledRollout, scores: SampledScores, split: str) -> None:
         """A step that is written again, after a resume, replaces what was there."""
@@ -130,6 +145,8 @@ class SampleStore:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM samples WHERE step = ? AND split = ?", (step, split))
             connection.executemany(f"INSERT INTO samples VALUES ({', '.join('?' * 13)})", rows)
+            if self._keep_steps is not None:
+                connection.execute(PRUNE, {"split": split, "keep": self._keep_steps})
 
     def keep_references(self, rollout: SampledRollout, split: str) -> None:
         """The reference's own responses, to show beside the policy's to the same prompt."""
