@@ -57,11 +57,11 @@ wheel-check: wheel
 	$(BIN)/python benchmarks/wheel_check.py dist/*.whl
 
 pythons: setup
-	$(BIN)/python benchmarks/python_versions.py
+	$(BIN)/python -m benchmarks.python_versions
 
 gpu-check: setup
-	$(BIN)/python benchmarks/gpu_check.py
+	$(BIN)/python -m benchmarks.gpu_check
 
 bench: setup
 	$(BIN)/python benchmarks/help_time.py
-	$(BIN)/python benchmarks/long_run.py
+	$(BIN)/python -m benchmarks.long_run

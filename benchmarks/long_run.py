@@ -1,0 +1,174 @@
+"""Does a long run stay as small as it began? Thousands of PPO steps of the small demo's model, with its memory watched.
+
+python -m benchmarks.long_run [--steps 2000] [--output docs]
+
+Resident memory, open files and the size of ``run.db`` are read after every step. The model has the demo's shape; it is
+trained briefly on the demo's reviews, and the reward is the demo's word-list judge. Writes ``images/long-run.svg`` and
+``long-run.json`` below the output folder; prints the JSON. Exit code 1 when memory grew or something was not pruned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.curves import svg_of
+from tightrope.algorithms.options import CONFIGS
+from tightrope.assemble.stage import start
+from tightrope.cli.display import Silent
+from tightrope.config.schema import RunConfig
+from tightrope.demo.corpus import load_corpus
+from tightrope.demo.files import DemoFiles, write_texts
+from tightrope.demo.model import write_base_model
+from tightrope.demo.tokenizer import vocabulary_of
+from tightrope.records import StepRecord
+from tightrope.storage.metrics import MetricStore
+from tightrope.storage.samples import SampleStore
+
+SFT_STEPS = 200
+WARMUP_SHARE = 0.2
+"""Of the steps; until then caches fill."""
+MAX_SLOPE = 1.0
+"""MB a hundred steps after the warm-up; what a kept rollout of 16 responses or a kept gradient would exceed."""
+CHECKPOINTS, SAMPLE_STEPS, PROBE_EVERY = 2, 50, 50
+JUDGE = "tightrope.demo.judges:independent"
+
+
+class Watch(Silent):
+    """Reads the process after every step; keeps 3 numbers a step itself."""
+
+    def __init__(self, database: Path) -> None:
+        self._process = psutil.Process()
+        self._database = database
+        self.readings: list[tuple[int, int, int]] = []
+
+    def write(self, record: StepRecord) -> None:
+        if "/" in record.stage:
+            return
+        files = self._process.num_fds()
+        size = sum(path.stat().st_size for path in self._database.parent.glob("run.db*"))
+        self.readings.append((self._process.memory_info().rss, files, size))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--output", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found, panels = measured(Path(folder), options.steps)
+    (options.output / "images").mkdir(parents=True, exist_ok=True)
+    title = f"PPO, {options.steps} steps of the small demo's model"
+    (options.output / "images/long-run.svg").write_text(svg_of(title, panels))
+    (options.output / "long-run.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found))
+    return 0 if found["as_configured"] else 1
+
+
+def measured(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
+    config = ppo_config(folder, steps)
+    watch = Watch(config.output / "run.db")
+    began = time.monotonic()
+    done = start("ppo", config, lambda stage, settings: watch)
+    seconds = time.monotonic() - began
+    store = MetricStore(config.output / "run.db", read_only=True)
+    records = store.rows("ppo")
+    store.close()
+    samples = SampleStore(config.output / "run.db", read_only=True)
+    kept = {split: len(samples.steps(split)) for split in ("train", "probe")}
+    samples.close()
+    checkpoints = len(list((config.output / "checkpoints").glob("iter-*")))
+    after = watch.readings[int(steps * WARMUP_SHARE) :]
+    megabytes = [rss / 2**20 for rss, _, _ in after]
+    grown = slope(megabytes) * 100
+    expected = {"train": min(SAMPLE_STEPS, steps), "probe": min(SAMPLE_STEPS + 1, steps // PROBE_EVERY + 1)}
+    found = {
+        "steps": done.steps,
+        "outcome": done.outcome,
+        "seconds": round(seconds, 1),
+        "rss_mb_after_warmup": round(megabytes[0], 1),
+        "rss_mb_end": round(megabytes[-1], 1),
+        "rss_mb_peak": round(max(rss for rss, _, _ in watch.readings) / 2**20, 1),
+        "rss_mb_per_100_steps": round(grown, 3),
+        "open_files_after_warmup": after[0][1],
+        "open_files_end": after[-1][1],
+        "run_db_kb_per_100_steps": round((after[-1][2] - after[0][2]) / len(after) * 100 / 2**10, 1),
+        "run_db_mb": round(after[-1][2] / 2**20, 2),
+        "records": len(records),
+        "checkpoints": checkpoints,
+        "sample_steps": kept,
+        "as_configured": done.outcome == "finished"
+        and len(records) == steps
+        and grown < MAX_SLOPE
+        and after[-1][1] <= after[0][1]
+        and checkpoints == CHECKPOINTS
+        and kept == expected,
+    }
+    return found, panels_of(records, watch)
+
+
+def panels_of(records: list[StepRecord], watch: Watch) -> dict[str, list[tuple[float, float]]]:
+    names = {"reward_raw": "reward", "kl_seq": "KL, nats per response", "response_length": "response length, tokens"}
+    panels = {
+        title: [(float(r.step), r.metrics[name]) for r in records if name in r.metrics] for name, title in names.items()
+    }
+    panels["beta"] = [(float(r.step), r.controls["beta"]) for r in records if "beta" in r.controls]
+    panels["resident memory, MB"] = [(float(i), rss / 2**20) for i, (rss, _, _) in enumerate(watch.readings)]
+    return {title: points for title, points in panels.items() if points}
+
+
+def slope(values: list[float]) -> float:
+    """Least squares, per step.
+
+    >>> slope([1.0, 3.0, 5.0])
+    2.0
+    """
+    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
+    squares = sum((step - middle) ** 2 for step in range(len(values)))
+    return sum((step - middle) * (value - mean) for step, value in enumerate(values)) / squares
+
+
+def ppo_config(folder: Path, steps: int) -> RunConfig:
+    """Model and prompts as in the demo, and a PPO run small enough for thousands of steps."""
+    files = DemoFiles(folder / "data")
+    files.folder.mkdir(parents=True)
+    corpus = load_corpus(0)
+    vocabulary = vocabulary_of(corpus.writing)
+    write_texts(files, corpus, vocabulary, 0, prompts=1000, held_out=64)
+    write_base_model(folder / "base", vocabulary, 0)
+    sft = {
+        "output": folder / "sft",
+        "model": {"name": folder / "base"},
+        "data": {"train": files.demonstrations},
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 20},
+        "training": {"steps": SFT_STEPS},
+        "checkpoint": {"every": SFT_STEPS},
+        "sft": {"batch_size": 32, "evaluate_every": SFT_STEPS},
+    }
+    start("sft", CONFIGS["sft"].model_validate(sft), lambda stage, settings: Silent())
+    content = {
+        "output": folder / "ppo",
+        "model": {"name": folder / "sft"},
+        "data": {"train": files.prompts},
+        "optimizer": {"learning_rate": 5e-5, "critic_learning_rate": 5e-4},
+        "training": {"steps": steps},
+        "checkpoint": {"every": 100, "keep": CHECKPOINTS},
+        "rollout": {"prompts_per_step": 16, "max_new_tokens": 16},
+        "reward": {"function": JUDGE},
+        "kl": {"beta": 0.15, "target": 5.0},
+        "ppo": {"epochs": 2, "minibatches": 2},
+        "evaluation": {"every": PROBE_EVERY, "prompts": 16, "function": JUDGE},
+        "samples": {"count": 4, "keep_steps": SAMPLE_STEPS},
+    }
+    return CONFIGS["ppo"].model_validate(content)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
