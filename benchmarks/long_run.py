@@ -115,7 +115,7 @@ def measured(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, list[t
 
 
 def panels_of(records: list[StepRecord], watch: Watch) -> dict[str, list[tuple[float, float]]]:
-    names = {"reward_raw": "reward", "kl_seq": "KL, nats per response", "response_length": "response length, tokens"}
+    names = {"reward_raw": "reward", "kl_seq": "KL, nats per response", "response_tokens": "response length, tokens"}
     panels = {
         title: [(float(r.step), r.metrics[name]) for r in records if name in r.metrics] for name, title in names.items()
     }

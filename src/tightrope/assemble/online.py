@@ -41,9 +41,10 @@ SELF_TEST_STEP = 1_000_000_011  # its draws are no training step's, no probe's a
 TARGET_KL_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 
 
-def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs) -> Assembled:
+def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs, roles: Roles | None = None) -> Assembled:
+    """``roles``: weights that lie in no folder; absent, they are loaded."""
     assert isinstance(inputs.data, PromptData)
-    roles = roles_of(config, inputs)
+    roles = roles_of(config, inputs) if roles is None else roles
     assert roles.policy is not None
     progress, clock, budget = Progress(), Stopwatch(), config.training.token_budget
     dial = BetaDial(config.kl, config.training.steps)
