@@ -31,6 +31,8 @@ COMMANDS = {
     "resume": ("tightrope.cli.stages:resume", "Go on with a run that was interrupted, bit for bit."),
     "generate": ("tightrope.cli.generate:generate", "Write several answers to each prompt, to be compared."),
     "label": ("tightrope.cli.label:label", "Compare answers in the terminal and write preferences."),
+    "eval": ("tightrope.cli.eval:evaluate", "Measure a model with several judges, alone or against another."),
+    "chat": ("tightrope.cli.chat:chat", "Talk to a model in the terminal."),
     "export": ("tightrope.cli.export:export", "Write a run's model as a folder that other tools load, with its card."),
     "samples": ("tightrope.cli.samples:samples", "Read what the policy wrote at any step of a run."),
     "env": ("tightrope.cli.env:env", "Show versions and the machine, for a bug report."),

@@ -7,7 +7,7 @@ any of the end ids (finish reason ``stop``) or at the limit (``length``). What w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +67,24 @@ class LocalEngine:
                 for batch in microbatch_indices(lengths, self._token_budget)
             ]
         return self._rollout(prompts, prompt_index, sample_index, sampling, draws)
+
+    @torch.no_grad()
+    def stream(self, prompt: Prompt, sampling: Sampling, key: SampleKey) -> Iterator[int]:
+        """The tokens of one response as they are drawn, the same as ``generate`` draws; the end token is left out."""
+        require_room(prompt, sampling, self._policy.network.context_length)
+        network = self._policy.network
+        uniform = uniforms(key, [(prompt.index, 0)], sampling.max_new_tokens).to(network.device)
+        with network.using(self._policy.adapter):
+            decoder, hidden = prefill(network, [prompt.token_ids], torch.zeros(1, dtype=torch.int64), uniform.shape[1])
+            for position in range(sampling.max_new_tokens):
+                token, logprob = draw(network.logits(hidden), sampling.temperature, uniform[:, position])
+                if not bool(logprob.isfinite().all()):
+                    raise non_finite(prompt, position, key)
+                if int(token) in sampling.eos_ids:
+                    return
+                yield int(token)
+                if position + 1 < sampling.max_new_tokens:
+                    hidden = decoder.step(token)
 
     def _sample(
         self, prompts: Sequence[Prompt], prompt_of: Tensor, sample_of: Tensor, sampling: Sampling, key: SampleKey
