@@ -110,3 +110,15 @@ def test_in_a_terminal(place):
     terminal.expect(pexpect.EOF)
     terminal.wait()
     assert terminal.exitstatus == 0
+
+
+def test_ctrl_c_keeps_what_was_written(place, tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        yield "the cat"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conversation.Talker, "answer", interrupted)
+    saved = tmp_path / "talk.jsonl"
+    code, out, err = say(monkeypatch, capsys, place / "model", "who", "why", f"/save {saved}")
+    assert code == 0 and out.splitlines() == ["the cat", "the cat"] and err.count("(stopped)") == 2
+    assert json.loads(saved.read_text())["messages"][1]["content"] == "the cat"

@@ -97,7 +97,7 @@ def training(facts: CardFacts) -> Iterator[str]:
         yield f"- LoRA: rank {config.model.lora.rank}, alpha {config.model.lora.alpha:g}"
     if isinstance(config, OnlineConfig):
         rollout = config.rollout
-        yield f"- rollouts: {rollout.prompts_per_step} prompts a step, {rollout.samples_per_prompt} responses each, "
+        yield f"- rollouts: {rollout.prompts_per_step} prompts a step, {rollout.samples_per_prompt} responses each,"
         yield f"  at most {rollout.max_new_tokens} tokens, temperature {rollout.temperature:g}"
         reward = config.reward.model or config.reward.function
         yield f"- reward: {'model' if config.reward.model else 'function'} `{Path(str(reward)).name}`"
