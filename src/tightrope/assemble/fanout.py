@@ -107,3 +107,16 @@ def table_row(row: Sequence[Any]) -> Mapping[str, Any]:
     """From the columns of the samples' table (``storage/samples.py``) to those that people read."""
     prompt, response, finish_reason, n_tokens, reward, _, kl = row[6:13]
     return dict(zip(COLUMNS, (prompt, response, reward, kl, finish_reason, n_tokens), strict=True))
+
+
+class Nobody:
+    """A ``Display`` for runs that are watched from Python."""
+
+    def write(self, record: StepRecord) -> None:
+        """Nothing is shown."""
+
+    def keep(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing was opened."""

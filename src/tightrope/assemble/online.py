@@ -25,7 +25,7 @@ from tightrope.scoring.reward_model import RewardModel, fingerprints
 from tightrope.training.controls import BetaDial
 from tightrope.training.evaluate import Probe, nothing_to_evaluate
 from tightrope.training.learner import GradientLearner, UpdatePlan
-from tightrope.training.loop import train
+from tightrope.training.loop import steps, train
 from tightrope.training.optimisers import NamedWeights
 from tightrope.training.policy_objective import PolicyObjective
 from tightrope.training.preparation import Preparation
@@ -110,7 +110,9 @@ def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs, roles: R
         count=config.reward.normalise_samples,
     )
     test = partial(self_test, run, objective, roles, inputs, source)
-    return Assembled(run, prepare, test, partial(train, run, train_step), roles, roles.policy)
+    return Assembled(
+        run, prepare, test, partial(train, run, train_step), partial(steps, run, train_step), roles, roles.policy
+    )
 
 
 def roles_of(config: OnlineStage, inputs: Inputs) -> Roles:

@@ -14,7 +14,7 @@ from tightrope.models.roles import Role, Roles
 from tightrope.protocols import CheckpointStore, Journal, SampleSink, Stateful
 from tightrope.records import Tracker
 from tightrope.training.evaluate import Evaluate
-from tightrope.training.loop import Outcome, StopSignals
+from tightrope.training.loop import Outcome, Steps, StopSignals
 from tightrope.training.optimisers import NamedAdamW, group_options
 from tightrope.training.run import OfflineRun, OnlineRun, Progress, RunCore
 from tightrope.training.selftest import Check
@@ -36,13 +36,15 @@ class Assembled:
     """A run with its weights loaded; nothing has been drawn or trained yet.
 
     ``prepare`` measures what a new run needs before its first step, ``self_test`` what must be true at step 0;
-    ``train`` walks the run to its end. ``result`` is the role whose weights are wanted.
+    ``train`` walks the run to its end, ``steps`` gives each finished step on the way. ``result`` is the role
+    whose weights are wanted.
     """
 
     run: OnlineRun | OfflineRun[Any]
     prepare: Callable[[], None]
     self_test: Callable[[], list[Check]]
     train: Callable[[StopSignals], Outcome]
+    steps: Callable[[StopSignals], Steps]
     roles: Roles
     result: Role
 

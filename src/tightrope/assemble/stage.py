@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,56 +59,119 @@ class Finished:
 
 def start(stage: str, config: RunConfig, display_for: DisplayFor) -> Finished:
     """Raises TightropeError for wrong input, before anything is written or loaded."""
+    with started(stage, config, display_for) as opened:
+        return opened.finish()
+
+
+def resume(path: Path, display_for: DisplayFor) -> Finished:
+    """Goes on where the newest valid checkpoint stands. Raises TightropeError when the data changed meanwhile."""
+    with resumed(path, display_for) as opened:
+        return opened.finish()
+
+
+@contextmanager
+def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[Opened]:
     inputs = read_inputs(config)
     with RunFolder.create(config.output) as folder:
         try:
             save_resolved(stage, config, folder.resolved)
             folder.write_environment(device_facts())
-            return walk(stage, config, inputs, folder, display_for)
+            with opened(stage, config, inputs, folder, display_for) as run:
+                yield run
         except TightropeError:
             folder.discard_unstarted()  # weights or rewards that only their use shows to be broken
             raise
 
 
-def resume(path: Path, display_for: DisplayFor) -> Finished:
-    """Goes on where the newest valid checkpoint stands. Raises TightropeError when the data changed meanwhile."""
+@contextmanager
+def resumed(path: Path, display_for: DisplayFor) -> Iterator[Opened]:
     with RunFolder.resume(path) as folder:
         stage, config = load_resolved(folder.resolved, CONFIGS)
-        return walk(stage, config, read_inputs(config), folder, display_for)
+        with opened(stage, config, read_inputs(config), folder, display_for) as run:
+            yield run
 
 
-def walk(stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, display_for: DisplayFor) -> Finished:
+@dataclass
+class Opened:
+    """A run with its weights loaded and its outputs open. ``steps`` may be left early; the run can then be resumed."""
+
+    stage: str
+    config: RunConfig
+    inputs: Inputs
+    folder: RunFolder
+    built: Assembled
+    signals: StopSignals
+    metrics: MetricStore
+    began: float
+    outcome: Outcome | None = None
+    between_steps: bool = True
+
+    def steps(self) -> Iterator[StepRecord]:
+        walking = self.built.steps(self.signals)
+        while True:
+            self.between_steps = False  # what an exception leaves half done is not saved
+            try:
+                record = next(walking)
+            except StopIteration as end:
+                self.outcome = end.value
+                return
+            self.between_steps = True
+            yield record
+
+    def leave(self) -> None:
+        """A run that was left between two steps is saved as after Ctrl-C."""
+        core = self.built.run.core
+        if self.outcome is None and self.between_steps and core.progress.step > 0:
+            core.save()
+            self.outcome = "interrupted"
+
+    def export(self) -> Path | None:
+        """The finished run's model; None where there is more to train."""
+        if self.outcome != "finished":
+            return None
+        return export_result(self.stage, self.built, self.config, self.inputs, self.folder.export, self.metrics)
+
+    def finish(self) -> Finished:
+        """The steps that are left, and the export."""
+        for _ in self.steps():
+            pass
+        assert self.outcome is not None
+        progress = self.built.run.core.progress
+        return Finished(
+            stage=self.stage,
+            folder=self.folder.path,
+            outcome=self.outcome,
+            steps=progress.step,
+            stop_reason=progress.stop_reason,
+            export=self.export(),
+            latest=self.metrics.latest_of_each(),
+            seconds=time.monotonic() - self.began,
+        )
+
+
+@contextmanager
+def opened(
+    stage: str, config: RunConfig, inputs: Inputs, folder: RunFolder, display_for: DisplayFor
+) -> Iterator[Opened]:
     began = time.monotonic()
     with ExitStack() as stack:
-        signals = StopSignals()
-        stack.enter_context(signals.listening())
         journal, metrics = Journal(folder.events), MetricStore(folder.database)
         samples = sample_store(config, folder)
-        display = display_for(stage, config)
-        watchers = Watchers(display, partial(trackers_of, config, folder.path))
+        watchers = Watchers(display_for(stage, config), partial(trackers_of, config, folder.path))
         watched = FanOut(metrics, samples, watchers, journal, config)
         for part in (journal, metrics, samples, watched):
             stack.callback(part.close)
         facts = facts_of(config, inputs)
         store = CheckpointStore(folder.checkpoints, config.checkpoint.keep, facts)
+        signals = StopSignals()
+        if threading.current_thread() is threading.main_thread():  # no other may listen to signals
+            stack.enter_context(signals.listening())
         built = build(config, inputs, Outputs(store, journal, watched, watched))
         restore_or_begin(built, store, journal, metrics, samples, facts)
         watched.begin(built.run.core.progress.step)
-        outcome = built.train(signals)
-        progress = built.run.core.progress
-        exported = None
-        if outcome == "finished":
-            exported = export_result(stage, built, config, inputs, folder.export, metrics)
-        return Finished(
-            stage=stage,
-            folder=folder.path,
-            outcome=outcome,
-            steps=progress.step,
-            stop_reason=progress.stop_reason,
-            latest=metrics.latest_of_each(),
-            export=exported,
-            seconds=time.monotonic() - began,
-        )
+        run = Opened(stage, config, inputs, folder, built, signals, metrics, began)
+        yield run
+        run.leave()
 
 
 def build(config: RunConfig, inputs: Inputs, outputs: Outputs) -> Assembled:

@@ -267,12 +267,12 @@ class RunConfig(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     """What an interrupted run goes on from."""
     guardian: GuardianSection = GuardianSection()
+    """When a run that goes wrong is held or stopped."""
     trackers: tuple[FunctionSpec, ...] = ()
     """Where else the numbers go: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, ``module:function`` or an entry
     point of ``tightrope.trackers``. The run folder has everything without them."""
     tracker_options: TrackerOptions = TrackerOptions()
     """What trackers are told."""
-    """When a run that goes wrong is held or stopped."""
 
 
 class OnlineConfig(RunConfig):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
@@ -15,6 +15,7 @@ from tightrope.scoring.judge import NonFiniteReward
 from tightrope.training.run import OfflineRun, OnlineRun, RunCore
 
 Outcome = Literal["finished", "interrupted", "stopped"]
+Steps = Generator[StepRecord, None, Outcome]
 RunT = TypeVar("RunT", OnlineRun, OfflineRun)
 
 
@@ -46,30 +47,45 @@ def train(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -
 
     A policy that no longer gives numbers ends the run at once and without a checkpoint: those on the disk are better.
     """
+    walking = steps(run, step, signals)
+    while True:
+        try:
+            next(walking)
+        except StopIteration as end:
+            return end.value
+
+
+def steps(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Steps:
+    """``train``, one finished step at a time; the record is written and its checkpoint saved when it is given."""
     try:
-        return walk(run, step, signals)
+        return (yield from walk(run, step, signals))
     except NonFiniteLogits as error:
-        run.apply(*refused_step(run.core, error))
+        record = run.apply(*refused_step(run.core, error))
         run.core.progress.stop_reason = str(error)
+        yield record
         return "stopped"
 
 
-def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Outcome:
+def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Steps:
     core = run.core
     progress = core.progress
     while progress.step < core.total_steps:
         if progress.step % core.evaluate_every == 0:
             evaluate(core)
         try:
-            step(run)
+            record = step(run)
         except NonFiniteReward as error:
-            run.apply(*refused_step(core, error))
+            record = run.apply(*refused_step(core, error))
         progress.step += 1
         progress.policy_version += 1
         leaving = signals.asked or progress.stop_reason is not None
         last = progress.step == core.total_steps
         if last or leaving or progress.checkpoint_asked or progress.step % core.checkpoint_every == 0:
             save(core, must=last or leaving)
+        yield record
+        if signals.asked and not leaving and not last:  # asked by who was given the record
+            save(core, must=True)
+            leaving = True
         if leaving and not last:
             return "interrupted" if progress.stop_reason is None else "stopped"
     evaluate(core)
