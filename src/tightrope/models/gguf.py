@@ -188,9 +188,8 @@ def correct_tokenizer(tokenizer: PreTrainedTokenizerBase, metadata: dict[str, An
     words = metadata["tokenizer.ggml.tokens"]
     if tokenizer.convert_ids_to_tokens(list(range(len(words)))) != list(words):
         raise TightropeError("the tokenizer made from this file numbers its tokens otherwise than the file")
-    for name, key in SPECIAL.items():
-        if key in metadata:
-            setattr(tokenizer, name.removesuffix("_id"), words[metadata[key]])
+    special = {name.removesuffix("_id"): words[metadata[key]] for name, key in SPECIAL.items() if key in metadata}
+    tokenizer.add_special_tokens(special, replace_extra_special_tokens=False)
     if "tokenizer.chat_template" in metadata:
         tokenizer.chat_template = metadata["tokenizer.chat_template"]
 
