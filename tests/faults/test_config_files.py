@@ -63,7 +63,7 @@ def complaint(tmp_path, content, overrides=(), stage="ppo"):
         (BASE + "ppo:\n  value_clip: None\n", f"run.yaml:{N + 2}:", "write null"),
         (BASE + "optimizer:\n  betas: [0.9]\n", f"run.yaml:{N + 2}:", "too few values"),
         (BASE + "optimizer:\n  betas: [0.9, 1.0]\n", f"run.yaml:{N + 2}:", "less than 1"),
-        (BASE + "evaluation:\n  function: judge\n", f"run.yaml:{N + 2}:", "module:function"),
+        (BASE + "evaluation:\n  function: my judge\n", f"run.yaml:{N + 2}:", "module:function"),
         (BASE + "ppo:\n  minibatches: 65\n", f"run.yaml:{N + 2}:", "65 minibatches cannot be made of 64"),
         ("output: x\nmodel: {}\ndata: {train: a}\nreward: {model: r}\n", "run.yaml:2:", "`model.name` is missing"),
         ("output: x\nmodel: {name: b}\ndata: {train: a}\n", "run.yaml:", "`reward` is missing"),

@@ -33,7 +33,7 @@ COMMANDS = {
     "label": ("tightrope.cli.label:label", "Compare answers in the terminal and write preferences."),
     "eval": ("tightrope.cli.eval:evaluate", "Measure a model with several judges, alone or against another."),
     "chat": ("tightrope.cli.chat:chat", "Talk to a model in the terminal."),
-    "export": ("tightrope.cli.export:export", "Write a run's model as a folder that other tools load, with its card."),
+    "export": ("tightrope.cli.export:export", "Write a run's model as a folder for other tools."),
     "samples": ("tightrope.cli.samples:samples", "Read what the policy wrote at any step of a run."),
     "env": ("tightrope.cli.env:env", "Show versions and the machine, for a bug report."),
 }
