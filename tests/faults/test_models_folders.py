@@ -143,7 +143,7 @@ def test_folders_that_are_no_models(tmp_path, folder):
     refused(lambda: resolve_model_folder(tmp_path / "run"), "no export yet")
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    refused(lambda: resolve_model_folder(tmp_path / "adapter"), "adapter without its base")
+    refused(lambda: resolve_model_folder(tmp_path / "adapter"), "does not say its base")
     (folder / "config.json").write_text("{")
     refused(lambda: context_length(folder), "config.json", "cannot be read")
     (folder / "config.json").write_text('{"model_type": "llama"}')

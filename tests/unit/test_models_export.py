@@ -17,7 +17,7 @@ from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.maths.diagnostics import Interval
 from tightrope.models import export
 from tightrope.models.export import RewardFacts, export_policy, export_reward
-from tightrope.models.manifest import read_manifest, require_kind, tensor_names
+from tightrope.models.manifest import read_manifest, require_kind, tensor_shapes
 from tightrope.models.packed_forward import sequence_scores, token_logprobs
 from tightrope.models.roles import Role, Roles, offline_roles, online_roles
 from tightrope.types import TokenRows
@@ -179,7 +179,7 @@ def test_manifest_says_what_was_made(base, tmp_path):
     assert sft.files != told.files and read_manifest(base) is None
     require_kind(tmp_path / "reward", "reward")
     require_kind(tmp_path / "sft", "policy")
-    assert not any("lora" in name or "base_layer" in name for name in tensor_names(tmp_path / "reward"))
+    assert not any("lora" in name or "base_layer" in name for name in tensor_shapes(tmp_path / "reward"))
 
 
 def test_a_failed_export_leaves_the_old_folder_and_no_rubbish(base, tmp_path, monkeypatch):

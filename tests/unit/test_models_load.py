@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from tests.tiny import tiny_gpt2, tiny_llama
+from tightrope.config.errors import TightropeError
 from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.heads import reward_head
 from tightrope.models.load import (
     context_length,
+    device_of,
     dtype_of,
     eos_ids,
     for_training,
     load_network,
+    load_reward_head,
     load_tokenizer,
     resolve_model_folder,
 )
 from tightrope.models.lora import adapter_parameters, add_adapter
-from tightrope.models.manifest import base_hash, template_hash, tokenizer_hash
+from tightrope.models.manifest import base_hash, require_kind, template_hash, tokenizer_hash
 from tightrope.models.memory import estimate
-from tightrope.models.roles import offline_roles, online_roles
+from tightrope.models.packed_forward import sequence_scores
+from tightrope.models.roles import load_reward, offline_roles, online_roles
+from tightrope.types import TokenRows
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +180,71 @@ def test_every_role_of_a_full_run_has_the_trained_type(tmp_path, monkeypatch, st
         roles = offline_roles(section, stage, seed=0)
     present = [role for role in (roles.policy, roles.reference, roles.critic, roles.reward) if role is not None]
     assert present and {role.network.dtype for role in present} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "fp16", "half", "torch.float16"])
+def test_pure_half_precision_is_refused_with_its_reason(tmp_path, dtype):  # B51
+    with pytest.raises(ValidationError, match="pure float16 is refused: its range ends at 65504"):
+        ModelSection.model_validate({"name": "m", "dtype": dtype})
+
+
+def test_a_float16_checkpoint_is_read_wider(tmp_path):
+    folder = tiny_llama(tmp_path / "m")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
+    assert load_file(folder / "model.safetensors")["model.norm.weight"].dtype == torch.float16
+    assert load_network(folder, ModelSection(name=folder)).dtype == torch.float32
+
+
+def test_an_apple_gpu_takes_float32_alone():
+    assert ModelSection(name="m", device="mps").device == "mps"
+    assert dtype_of(ModelSection(name="m", device="mps"), torch.device("mps")) == torch.float32
+    with pytest.raises(ValidationError, match="bfloat16 on an Apple GPU is not supported"):
+        ModelSection(name="m", device="mps", dtype="bfloat16")
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="asks for a GPU that is not there")
+def test_an_apple_gpu_that_is_not_there():
+    with pytest.raises(TightropeError, match=r"model\.device: this torch has no Apple GPU"):
+        device_of(ModelSection(name="m", device="mps"))
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_reward_model_of_other_tools_scores_as_transformers_does(tmp_path, make):
+    base = make(tmp_path / "base")
+    with torch.random.fork_rng(devices=[]):
+        theirs = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1).eval()
+    theirs.save_pretrained(tmp_path / "rm")
+    for file in base.glob("tokenizer*"):
+        shutil.copyfile(file, tmp_path / "rm" / file.name)
+    require_kind(tmp_path / "rm", "reward")  # no manifest
+    role = load_reward(tmp_path / "rm", ModelSection(name=tmp_path / "rm"))
+    ids = [5, 9, 12, 1]
+    ours = sequence_scores(role, TokenRows.of([(ids, [])])).item()
+    assert ours == pytest.approx(theirs(torch.tensor([ids])).logits.item(), abs=1e-5)  # fp32, two attention kernels
+    assert abs(ours) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"score.weight": torch.ones(2, 32)}, "expected num_labels 1, found 2 labels"),
+        ({"score.weight": None, "v_head.summary.weight": torch.ones(1, 32)}, "v_head.summary.weight is not supported"),
+    ],
+)
+def test_reward_heads_that_are_not_supported(tmp_path, change, said):
+    folder = tiny_llama(tmp_path / "rm")
+    weights = load_file(folder / "model.safetensors") | {"score.weight": torch.ones(1, 32)} | change
+    save_file({k: v for k, v in weights.items() if v is not None}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(TightropeError, match=said):
+        require_kind(folder, "reward")
+
+
+def test_a_reward_head_with_a_bias(tmp_path):
+    folder = tiny_llama(tmp_path / "rm")
+    weights = load_file(folder / "model.safetensors") | {
+        "score.weight": torch.ones(1, 32),
+        "score.bias": torch.tensor([3.0]),
+    }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    head = load_reward_head(folder, torch.device("cpu"))
+    assert head(torch.zeros(1, 32)).item() == 3.0

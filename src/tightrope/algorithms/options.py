@@ -154,12 +154,17 @@ def warnings_of(config: RunConfig) -> list[str]:
 
 
 def dtype_warnings(config: RunConfig) -> list[str]:
-    if config.model.dtype != "bfloat16" or config.model.lora is not None:
+    if config.model.dtype != "bfloat16":
         return []
-    return [
-        "model.dtype: bfloat16 without model.lora trains weights that round small updates away: "
-        "set model.dtype to auto or float32"
-    ]
+    found = list[str]()
+    if config.model.lora is None:
+        found.append(
+            "model.dtype: bfloat16 without model.lora trains weights that round small updates away: "
+            "set model.dtype to auto or float32"
+        )
+    if config.model.device == "cpu":
+        found.append("model.dtype: bfloat16 on a CPU without bfloat16 units may be much slower than float32")
+    return found
 
 
 def schedule_warnings(config: RunConfig) -> list[str]:

@@ -38,7 +38,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     """Raises TightropeError for a folder of the wrong kind and for the first row that cannot be used."""
     require_known(config)
     detectors_of(config.guardian)
-    folder = resolve_model_folder(config.model.name)
+    folder = resolve_model_folder(config.model.name, config.model.revision)
     require_kind(folder, "policy")
     reward_folder = None
     if isinstance(config, OnlineConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 from typing_extensions import Self
@@ -16,6 +16,7 @@ ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstanc
 """Where a model is: in Python a ``Path`` will do."""
 Preset = Literal["rlhf", "verifiable"]
 """The files in ``presets/``."""
+HALF = ("float16", "fp16", "half", "f16")
 MomentDecay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -33,12 +34,35 @@ class ModelSection(Section):
     """Folder of a Hugging Face checkpoint, or a Tightrope run (its ``export`` is used)."""
     lora: LoraSection | None = None
     """Train adapters on one frozen backbone. Absent: full fine-tuning with separate copies."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub name. Absent: what the local hub cache has of ``main``, else the newest."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Weights' type. ``auto``: float32 on a CPU and wherever all weights are trained, because bfloat16's three digits
     swallow small updates; on a GPU that has it bfloat16 for what stays frozen (the backbone under LoRA adapters, which
     are float32 themselves) and for scoring and generating."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the model runs. ``auto``: a CUDA GPU, else the CPU. ``mps``: an Apple GPU, in float32; untested."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass instead of keeping its inner results: the same gradients, less
+    memory, about a third more arithmetic."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def wide_enough(cls, given: Any) -> Any:
+        """Half precision is refused with its reason, not as one more unknown value."""
+        if isinstance(given, dict) and str(given.get("dtype")).removeprefix("torch.") in HALF:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            raise refused(
+                "dtype",
+                "pure float16 is refused: its range ends at 65504, so gradients and small updates overflow or vanish",
+                "set model.dtype to auto or bfloat16; a float16 checkpoint is read as float32 or bfloat16",
+            )
+        return given  # pyright: ignore[reportUnknownVariableType]
+
+    @model_validator(mode="after")
+    def device_has_the_type(self) -> Self:
+        if self.device == "mps" and self.dtype == "bfloat16":
+            raise refused("dtype", "bfloat16 on an Apple GPU is not supported", "set model.dtype to auto or float32")
+        return self
 
 
 class DataSection(Section):

@@ -17,6 +17,7 @@ from tightrope.config.errors import TightropeError
 from tightrope.maths.logprobs import output_logits
 from tightrope.models.families import Family, family_of
 from tightrope.models.heads import logit_rule
+from tightrope.models.recompute import recompute_layers
 
 
 class Network:
@@ -27,7 +28,7 @@ class Network:
     (reward models, separate critics). Dropout is always off: it would make the first ratio differ from 1.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, recompute: bool = False) -> None:
         model.eval()
         self.model = model
         self.trunk: nn.Module = model.base_model
@@ -46,6 +47,9 @@ class Network:
         self._lora_layers: list[LoraLayer] = []
         self._adapters: list[str] = []
         self._adapter: str | None = None
+        self._recompute = recompute
+        if recompute:
+            recompute_layers(self)
 
     @property
     def device(self) -> torch.device:
@@ -76,6 +80,11 @@ class Network:
         if not isinstance(self._unembedding, nn.Linear):
             raise TightropeError("this network has no output matrix, so it gives no log-probs", fix="use a causal LM")
         return self._unembedding
+
+    @property
+    def adapter(self) -> str | None:
+        """The one that is active now."""
+        return self._adapter
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -112,14 +121,14 @@ class Network:
     def copy(self) -> Network:
         """The same weights in memory of their own; tied weights stay tied. Before any adapter is added."""
         assert not self._adapters
-        return Network(copy.deepcopy(self.model))
+        return Network(copy.deepcopy(self.model), recompute=self._recompute)
 
     def trunk_copy(self) -> Network:
         """The same without the output matrix."""
         assert not self._adapters
         trunk = copy.deepcopy(self.trunk)
         assert isinstance(trunk, PreTrainedModel)
-        return Network(trunk)
+        return Network(trunk, recompute=self._recompute)
 
 
 def linear_layers(trunk: nn.Module) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,38 +27,13 @@ from tightrope.models.attention import ATTENTION, register
 from tightrope.models.backbone import Network
 from tightrope.models.families import family_of
 from tightrope.models.heads import Head
-from tightrope.models.manifest import HEAD, require_kind, weight_files
+from tightrope.models.manifest import HEAD, HEAD_BIAS, require_kind, weight_files
 from tightrope.models.probe import probed
+from tightrope.models.sources import PICKLES, pickle_refused
+from tightrope.models.sources import read_json as read_json
+from tightrope.models.sources import resolve_model_folder as resolve_model_folder
 
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-
-
-def resolve_model_folder(name: str | Path) -> Path:
-    """The Hugging Face folder meant by ``name``: itself, or the ``export`` of a run folder."""
-    path = Path(name)
-    for folder in (path, path / "export"):
-        if (folder / "config.json").is_file():
-            return folder
-    if not path.exists():
-        raise TightropeError(
-            "no such model folder", where=str(path), fix="download the model first, nothing is fetched"
-        )
-    if (path / "resolved.yaml").is_file():
-        raise TightropeError("this run has no export yet", where=str(path), fix="finish it, or run `tightrope export`")
-    if (path / "adapter_config.json").is_file():
-        raise TightropeError("this is an adapter without its base", where=str(path), fix="give the merged model folder")
-    raise TightropeError("not a model folder", where=str(path), expected="a folder with config.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TightropeError(f"cannot be read: {error}", where=str(path)) from error
-    if not isinstance(content, dict):
-        raise TightropeError("not a JSON object", where=str(path))
-    return content
 
 
 def context_length(folder: Path) -> int:
@@ -77,9 +51,32 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     own = described.is_file() and read_json(described).get("tokenizer_class") in GENERIC_TOKENIZERS
     kind = PreTrainedTokenizerFast if own and (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise TightropeError(f"no tokenizer can be loaded: {error}", where=str(folder)) from error
+    require_known_tokens(folder, tokenizer)
+    return tokenizer
+
+
+def require_known_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Every token that a text can turn into has a row in the embedding.
+
+    Tokens that were added later and that neither the template nor a special role uses may lie beyond it: Gemma 3's
+    text models name an image token that they have no row for.
+    """
+    rows = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").is_file() else None
+    if not isinstance(rows, int):
+        return
+    beyond = {token for token, index in tokenizer.get_vocab().items() if index >= rows}
+    roles = {str(token) for token in (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token)}
+    template = str(tokenizer.chat_template or "")
+    used = {t for t in beyond if t in roles or t in template or t not in tokenizer.all_special_tokens}
+    if used:
+        raise TightropeError(
+            f"the tokenizer has {len(tokenizer)} tokens and the model's embedding {rows} rows: {min(used)!r} has none",
+            where=str(folder),
+            fix="take the model's own tokenizer, or `resize_token_embeddings` and save both",
+        )
 
 
 def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -103,27 +100,34 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 def load_network(folder: Path, model: ModelSection) -> Network:
     """A causal LM. Raises TightropeError for a reward model, and where weights are missing or unreadable."""
     require_kind(folder, "policy")
-    return probed(Network(_load(AutoModelForCausalLM, folder, model)), str(folder))
+    network = Network(_load(AutoModelForCausalLM, folder, model), recompute=model.gradient_checkpointing)
+    return probed(network, str(folder))
 
 
 def load_trunk(folder: Path, model: ModelSection) -> Network:
     """The body alone: what a reward model or a critic of its own needs."""
-    return probed(Network(_load(AutoModel, folder, model)), str(folder))
+    network = Network(_load(AutoModel, folder, model), recompute=model.gradient_checkpointing)
+    return probed(network, str(folder))
 
 
 def load_reward_head(folder: Path, device: torch.device) -> Head:
     """In float32 as it was trained, whatever type transformers would read it in."""
+    found: dict[str, torch.Tensor] = {}
     with reading_weights(folder):
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as tensors:
-                if HEAD in tensors.keys():  # noqa: SIM118 (not a mapping)
-                    return Head(tensors.get_tensor(HEAD).flatten().float().to(device), None)
-    raise TightropeError(f"the reward model has no head ({HEAD})", where=str(folder))
+                names = set(tensors.keys()) & {HEAD, HEAD_BIAS}
+                found |= {name: tensors.get_tensor(name).float().to(device) for name in names}
+    if HEAD not in found:
+        raise TightropeError(f"the reward model has no head ({HEAD})", where=str(folder))
+    return Head(found[HEAD].flatten(), found.get(HEAD_BIAS))
 
 
 def device_of(model: ModelSection) -> torch.device:
     if model.device == "cuda" and not torch.cuda.is_available():
         raise TightropeError("no CUDA device is available", where="model.device", fix="set model.device to cpu or auto")
+    if model.device == "mps" and not torch.backends.mps.is_available():
+        raise TightropeError("this torch has no Apple GPU", where="model.device", fix="set model.device to cpu or auto")
     if model.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(model.device)
@@ -207,12 +211,7 @@ def _require_safetensors(folder: Path) -> None:
         return
     pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
     if pickles:
-        raise TightropeError(
-            f"{pickles[0]} is a pickle, which can run any code when it is opened",
-            where=str(folder),
-            expected="*.safetensors",
-            fix="convert it with `save_pretrained(folder, safe_serialization=True)` in a place you trust",
-        )
+        raise pickle_refused(pickles[0], str(folder))
     raise TightropeError("no weights", where=str(folder), expected="*.safetensors")
 
 

@@ -23,6 +23,10 @@ MANIFEST = "tightrope.json"
 SCHEMA = 1
 READ_BYTES = 1 << 20
 HEAD = "score.weight"
+HEAD_BIAS = "score.bias"
+OTHER_HEADS = ("v_head.", "value_head.", "classifier.", "reward_head.", "regression_layer.", "rm_head.")
+"""What other tools call the head of a reward or value model; they read another position or apply more than one matrix,
+so their scores would not be the ones they were trained for."""
 ADAPTER_FOLDER = "adapter"
 Kind = Literal["sft", "policy", "reward", "base"]
 NAMES: Mapping[str, str] = {"sft": "an SFT result", "policy": "a policy", "reward": "a reward model", "base": "a base"}
@@ -87,25 +91,44 @@ def require_kind(folder: Path, kind: Literal["policy", "reward"]) -> None:
         raise TightropeError(
             f"{folder} is {NAMES[manifest.kind]}, not a reward model; train one with `tightrope rm train`"
         )
-    if HEAD not in tensor_names(folder):
-        what = f"{folder} is a reward model without its head" if manifest else f"{folder} is not a reward model"
-        raise TightropeError(f"{what} ({HEAD} is not in its weights); train one with `tightrope rm train`")
+    shapes = tensor_shapes(folder)
+    if HEAD in shapes:
+        require_one_score(folder, shapes)
+        return
+    other = sorted(name for name in shapes if name.startswith(OTHER_HEADS))
+    if other:
+        raise TightropeError(
+            f"a head named {other[0]} is not supported",
+            where=str(folder),
+            expected=f"AutoModelForSequenceClassification with num_labels 1 ({HEAD})",
+        )
+    what = f"{folder} is a reward model without its head" if manifest else f"{folder} is not a reward model"
+    raise TightropeError(f"{what} ({HEAD} is not in its weights); train one with `tightrope rm train`")
+
+
+def require_one_score(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    labels = shapes[HEAD][0] if len(shapes[HEAD]) == 2 else 0
+    if labels != 1 or shapes.get(HEAD_BIAS, (1,)) != (1,):
+        raise TightropeError(
+            "a reward model gives one number", where=str(folder), expected="num_labels 1", found=f"{labels} labels"
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def tensor_names(folder: Path) -> set[str]:
-    """Names of all tensors, from the files' headers."""
-    names: set[str] = set()
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors, from the files' headers."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="numpy") as tensors:
-                names.update(tensors.keys())
+                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    shapes[name] = tuple(tensors.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
             raise TightropeError(f"the weights cannot be read: {error}", where=str(file)) from error
-    return names
+    return shapes
 
 
 def file_hashes(folder: Path) -> dict[str, str]:

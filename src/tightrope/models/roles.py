@@ -77,7 +77,7 @@ def online_roles(
     seed: int,
 ) -> Roles:
     """Roles of a run with rollouts. Raises TightropeError where a folder does not hold what its role needs."""
-    model, folder = for_training(model), resolve_model_folder(model.name)
+    model, folder = for_training(model), resolve_model_folder(model.name, model.revision)
     reward_folder = None if reward_model is None else resolve_model_folder(reward_model)
     if reward_folder is not None:
         require_kind(reward_folder, "reward")
@@ -99,7 +99,7 @@ def online_roles(
 
 def offline_roles(model: ModelSection, stage: Literal["sft", "rm", "dpo"], seed: int) -> Roles:
     """Roles of a run over a fixed data set."""
-    model, folder = for_training(model), resolve_model_folder(model.name)
+    model, folder = for_training(model), resolve_model_folder(model.name, model.revision)
     if stage == "rm":
         network = load_trunk(folder, model)
         adapter = None
@@ -139,7 +139,7 @@ def reward_of(folder: Path, policy_folder: Path, network: Network, model: ModelS
 
 def load_reward(folder: Path, model: ModelSection) -> Role:
     """A reward model in a network of its own; ``model`` says device and type."""
-    own = load_trunk(folder, model)
+    own = load_trunk(folder, model.model_copy(update={"gradient_checkpointing": False}))
     return Role("reward", own, None, load_reward_head(folder, own.device))
 
 
