@@ -71,7 +71,7 @@ def export_run(path: Path, checkpoint: str, to: Path | None, form: Form) -> Expo
         raise TightropeError(
             "this run trained all weights, so there is no adapter", where=str(path), fix="leave --adapter out"
         )
-    source = resolve_model_folder(config.model.name)
+    source = resolve_model_folder(config.model.name, config.model.revision)
     metrics = MetricStore(run.database, read_only=True)
     try:
         rows = metrics.rows()
