@@ -12,6 +12,7 @@ from tightrope.config.catalogue import options_of
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_config
 from tightrope.config.other_tools import KNOWN_NAMES, REASONS, no_counterpart
+from tightrope.config.schema import HALF
 from tightrope.config.suggestions import all_paths, key_tree
 
 OFFLINE = "output: x\nmodel: {name: base}\ndata: {train: a.jsonl}\n"
@@ -319,7 +320,8 @@ def test_a_slip_in_a_value_names_the_value(tmp_path):
     """Every word an option allows, with a letter missing and with two swapped."""
     rng, wrong, count = random.Random("values"), [], 0
     for stage, key, word in CHOICES:
-        for slip in {slip for slip in slips(word, rng) if slip and slip != word}:
+        # bfloat16 without its b is a type of its own, refused with another reason.
+        for slip in {slip for slip in slips(word, rng) if slip and slip != word and slip not in HALF}:
             path = tmp_path / "run.yaml"
             path.write_text(BASE[stage])
             with pytest.raises(TightropeError, match=r"wrong value|unknown preset") as caught:
