@@ -9,7 +9,9 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from tightrope.algorithms.options import SFTConfig
+from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.data.chat_format import ChatFormat
 from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
 from tightrope.data.preferences import PreferenceData, load_preferences
 from tightrope.data.prompts import PromptData, load_prompts
@@ -52,6 +54,8 @@ def read_inputs(config: RunConfig) -> Inputs:
     data = read_data(config, tokenizer, context)
     if isinstance(data, PromptData):
         try_functions(config, data.train)
+        if reward_folder is not None:
+            try_reward_model(reward_folder, data.train)
     files = [path for path in (config.data.train, config.data.evaluation) if path is not None]
     return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files})
 
@@ -73,6 +77,20 @@ def try_functions(config: RunConfig, prompts: Sequence[Prompt]) -> None:
     ]
     for function in functions_of(config):
         load_function(function).score(samples)
+
+
+def try_reward_model(folder: Path, prompts: Sequence[Prompt]) -> None:
+    """The reward model has its own tokenizer and template. Each kind of prompt (text, conversation) is tried once."""
+    form = ChatFormat(load_tokenizer(folder))
+    kinds = {isinstance(prompt.row.get("prompt"), str): prompt for prompt in prompts}
+    try:
+        for prompt in kinds.values():
+            form.prompt(prompt.row)
+        form.answer_ids("", end=True)
+    except TightropeError as error:
+        raise TightropeError(
+            f"the reward model cannot read these prompts: {error.what}", where=str(folder), fix=error.fix
+        ) from error
 
 
 def read_data(

@@ -113,7 +113,8 @@ def asked_of(row: Row, form: ChatFormat) -> Iterator[Asked]:
             found=", ".join(values),
         )
     text, ids = form.prompt(values)
-    yield Asked(row, column, Sample(Prompt(row.number, ids, text, values), answer_text(values, column), "stop", 0))
+    answer = "" if values[column] == "" else answer_text(values, column)  # a policy may end at once
+    yield Asked(row, column, Sample(Prompt(row.number, ids, text, values), answer, "stop", 0))
 
 
 def verdict(asked: Sequence[Asked], scores: Sequence[float]) -> str:
