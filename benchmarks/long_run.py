@@ -2,7 +2,8 @@
 
 python -m benchmarks.long_run [--steps 2000] [--output docs]
 
-Resident memory, open files and the size of ``run.db`` are read after every step. The model has the demo's shape; it is
+Memory, open files and the size of ``run.db`` are read after every step; memory that malloc and Python have given out
+judges growth, because pages freed earlier hide it from resident memory. The model has the demo's shape; it is
 trained briefly on the demo's reviews, and the reward is the demo's word-list judge. Writes ``images/long-run.svg`` and
 ``long-run.json`` below the output folder; prints the JSON. Exit code 1 when memory grew or something was not pruned.
 """
@@ -10,6 +11,7 @@ trained briefly on the demo's reviews, and the reward is the demo's word-list ju
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import tempfile
@@ -17,9 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from benchmarks.curves import svg_of
+from benchmarks.memory_in_use import bytes_in_use, python_blocks
 from tightrope.algorithms.options import CONFIGS
 from tightrope.assemble.stage import start
 from tightrope.cli.display import Silent
@@ -35,35 +39,50 @@ from tightrope.storage.samples import SampleStore
 SFT_STEPS = 200
 WARMUP_SHARE = 0.2
 """Of the steps; until then caches fill."""
-MAX_SLOPE = 1.0
-"""MB a hundred steps after the warm-up; what a kept rollout of 16 responses or a kept gradient would exceed."""
+MAX_SLOPE = 0.25
+"""MB in use a hundred steps after the warm-up."""
+MAX_BLOCKS = 100
+"""Small Python objects a hundred steps: one a step would be one thing kept of each."""
+COLUMNS = ("rss", "in_use", "blocks", "files", "database")
+SMALL = 200
+"""Bytes of a leaked object that Python's own allocator holds."""
 CHECKPOINTS, SAMPLE_STEPS, PROBE_EVERY = 2, 50, 50
 JUDGE = "tightrope.demo.judges:independent"
 
 
 class Watch(Silent):
-    """Reads the process after every step; keeps 3 numbers a step itself."""
+    """Reads the process after every step into a table made beforehand, so that watching holds nothing more.
 
-    def __init__(self, database: Path) -> None:
+    ``leak``: bytes kept on purpose at each step, half in one piece and half in small objects, to see it seen.
+    """
+
+    def __init__(self, database: Path, steps: int, leak: int) -> None:
         self._process = psutil.Process()
         self._database = database
-        self.readings: list[tuple[int, int, int]] = []
+        self._leak = leak
+        self._leaked: list[list[bytes]] = []
+        self.table = np.zeros((steps, len(COLUMNS)), dtype=np.int64)
 
     def write(self, record: StepRecord) -> None:
         if "/" in record.stage:
             return
-        files = self._process.num_fds()
+        if self._leak:
+            small = [bytes([n % 256]) * SMALL for n in range(self._leak // 2 // SMALL)]
+            self._leaked.append([bytes(self._leak // 2), *small])
+        gc.collect()  # what waits for the collector is no leak
         size = sum(path.stat().st_size for path in self._database.parent.glob("run.db*"))
-        self.readings.append((self._process.memory_info().rss, files, size))
+        rss, files = self._process.memory_info().rss, self._process.num_fds()
+        self.table[record.step] = (rss, bytes_in_use(), python_blocks(), files, size)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--leak", type=int, default=0, help="bytes kept at each step on purpose, to see them seen")
     parser.add_argument("--output", type=Path, default=Path("docs"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found, panels = measured(Path(folder), options.steps)
+        found, panels = measured(Path(folder), options.steps, options.leak)
     (options.output / "images").mkdir(parents=True, exist_ok=True)
     title = f"PPO, {options.steps} steps of the small demo's model"
     (options.output / "images/long-run.svg").write_text(svg_of(title, panels))
@@ -72,9 +91,9 @@ def main() -> int:
     return 0 if found["as_configured"] else 1
 
 
-def measured(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
+def measured(folder: Path, steps: int, leak: int = 0) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
     config = ppo_config(folder, steps)
-    watch = Watch(config.output / "run.db")
+    watch = Watch(config.output / "run.db", steps, leak)
     began = time.monotonic()
     done = start("ppo", config, lambda stage, settings: watch)
     seconds = time.monotonic() - began
@@ -85,29 +104,32 @@ def measured(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, list[t
     kept = {split: len(samples.steps(split)) for split in ("train", "probe")}
     samples.close()
     checkpoints = len(list((config.output / "checkpoints").glob("iter-*")))
-    after = watch.readings[int(steps * WARMUP_SHARE) :]
-    megabytes = [rss / 2**20 for rss, _, _ in after]
-    grown = slope(megabytes) * 100
+    after = watch.table[int(steps * WARMUP_SHARE) :]
+    rss, in_use, blocks, files, size = after.T
+    grown, objects = 100 * slope((in_use / 2**20).tolist()), 100 * slope(blocks.astype(float).tolist())
     expected = {"train": min(SAMPLE_STEPS, steps), "probe": min(SAMPLE_STEPS + 1, steps // PROBE_EVERY + 1)}
     found = {
         "steps": done.steps,
         "outcome": done.outcome,
         "seconds": round(seconds, 1),
-        "rss_mb_after_warmup": round(megabytes[0], 1),
-        "rss_mb_end": round(megabytes[-1], 1),
-        "rss_mb_peak": round(max(rss for rss, _, _ in watch.readings) / 2**20, 1),
-        "rss_mb_per_100_steps": round(grown, 3),
-        "open_files_after_warmup": after[0][1],
-        "open_files_end": after[-1][1],
-        "run_db_kb_per_100_steps": round((after[-1][2] - after[0][2]) / len(after) * 100 / 2**10, 1),
-        "run_db_mb": round(after[-1][2] / 2**20, 2),
+        "in_use_mb_after_warmup": round(float(in_use[0]) / 2**20, 2),
+        "in_use_mb_end": round(float(in_use[-1]) / 2**20, 2),
+        "in_use_mb_per_100_steps": round(grown, 3),
+        "python_blocks_per_100_steps": round(objects, 1),
+        "rss_mb_end": round(float(rss[-1]) / 2**20, 1),
+        "rss_mb_peak": round(float(watch.table[:, 0].max()) / 2**20, 1),
+        "open_files_after_warmup": int(files[0]),
+        "open_files_end": int(files[-1]),
+        "run_db_kb_per_100_steps": round(float(size[-1] - size[0]) / len(after) * 100 / 2**10, 1),
+        "run_db_mb": round(float(size[-1]) / 2**20, 2),
         "records": len(records),
         "checkpoints": checkpoints,
         "sample_steps": kept,
         "as_configured": done.outcome == "finished"
         and len(records) == steps
         and grown < MAX_SLOPE
-        and after[-1][1] <= after[0][1]
+        and objects < MAX_BLOCKS
+        and bool(files[-1] <= files[0])
         and checkpoints == CHECKPOINTS
         and kept == expected,
     }
@@ -120,7 +142,8 @@ def panels_of(records: list[StepRecord], watch: Watch) -> dict[str, list[tuple[f
         title: [(float(r.step), r.metrics[name]) for r in records if name in r.metrics] for name, title in names.items()
     }
     panels["beta"] = [(float(r.step), r.controls["beta"]) for r in records if "beta" in r.controls]
-    panels["resident memory, MB"] = [(float(i), rss / 2**20) for i, (rss, _, _) in enumerate(watch.readings)]
+    for column, title in ((1, "memory in use, MB"), (0, "resident memory, MB")):
+        panels[title] = [(float(i), float(value) / 2**20) for i, value in enumerate(watch.table[:, column])]
     return {title: points for title, points in panels.items() if points}
 
 

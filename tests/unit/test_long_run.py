@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from benchmarks.curves import svg_of
+from benchmarks.memory_in_use import python_blocks
 from tests.runs import tiny_config, tiny_files
 from tightrope.assemble.stage import start
 from tightrope.cli.display import Silent
@@ -17,10 +18,13 @@ from tightrope.storage.samples import SampleStore
 
 STEPS, SETTLED = 110, 70
 """The guardian keeps 64 records; from then on nothing may be added."""
+BLOCKS_A_STEP = 10
+"""Small Python objects: 2 to 4 a step are caches that still fill; one record kept a step is 50. Counting what the
+garbage collector tracks would not tell the two apart: a record of numbers is one such object."""
 
 
 class Count(Silent):
-    """Objects and tensors alive, and open files, after a step."""
+    """Small objects and tensors alive, and open files, after a step."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[int, int, int]] = {}
@@ -28,9 +32,8 @@ class Count(Silent):
     def write(self, record: StepRecord) -> None:
         if "/" not in record.stage and record.step in (SETTLED, STEPS - 1):
             gc.collect()
-            alive = gc.get_objects()
-            tensors = sum(issubclass(type(thing), torch.Tensor) for thing in alive)
-            self.seen[record.step] = (len(alive), tensors, psutil.Process().num_fds())
+            tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+            self.seen[record.step] = (python_blocks(), tensors, psutil.Process().num_fds())
 
 
 def test_many_steps_hold_no_more_than_a_few(tmp_path: Path) -> None:
@@ -44,7 +47,7 @@ def test_many_steps_hold_no_more_than_a_few(tmp_path: Path) -> None:
     count = Count()
     assert start("ppo", config, lambda stage, settings: count).outcome == "finished"
     before, after = count.seen[SETTLED], count.seen[STEPS - 1]
-    assert after[0] - before[0] < STEPS - SETTLED  # less than one object a step; caches of the library may still fill
+    assert after[0] - before[0] < BLOCKS_A_STEP * (STEPS - 1 - SETTLED)
     assert after[1:] == before[1:]
     assert len(list((tmp_path / "run/checkpoints").glob("iter-*"))) == 2
     samples = SampleStore(tmp_path / "run/run.db", read_only=True)
