@@ -37,12 +37,12 @@ from tightrope.storage.metrics import MetricStore
 from tightrope.storage.samples import SampleStore
 
 SFT_STEPS = 200
-WARMUP_SHARE = 0.2
-"""Of the steps; until then caches fill."""
-MAX_SLOPE = 0.25
-"""MB in use a hundred steps after the warm-up."""
-MAX_BLOCKS = 100
-"""Small Python objects a hundred steps: one a step would be one thing kept of each."""
+WARMUP_SHARE, WARMUP_STEPS = 0.2, 70
+"""A share of the steps, and no fewer than fill the guardian's history of 64 records."""
+MAX_SLOPE = 0.1
+"""MB in use a hundred steps after the warm-up: 1 KB a step."""
+MAX_BLOCKS = 1000
+"""Small Python objects a hundred steps; one record kept of each step would be 5000."""
 COLUMNS = ("rss", "in_use", "blocks", "files", "database")
 SMALL = 200
 """Bytes of a leaked object that Python's own allocator holds."""
@@ -104,7 +104,7 @@ def measured(folder: Path, steps: int, leak: int = 0) -> tuple[dict[str, Any], d
     kept = {split: len(samples.steps(split)) for split in ("train", "probe")}
     samples.close()
     checkpoints = len(list((config.output / "checkpoints").glob("iter-*")))
-    after = watch.table[int(steps * WARMUP_SHARE) :]
+    after = watch.table[max(WARMUP_STEPS, int(steps * WARMUP_SHARE)) :]
     rss, in_use, blocks, files, size = after.T
     grown, objects = 100 * slope((in_use / 2**20).tolist()), 100 * slope(blocks.astype(float).tolist())
     expected = {"train": min(SAMPLE_STEPS, steps), "probe": min(SAMPLE_STEPS + 1, steps // PROBE_EVERY + 1)}
