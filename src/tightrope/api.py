@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tightrope.algorithms.options import CONFIGS
+from tightrope.algorithms.plugins import STAGES, config_class_of
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import STAGE, load_resolved
 from tightrope.config.load import load_config as load_config_file
@@ -44,7 +44,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), stage: str | No
     from tightrope.config.sources import read_source
 
     named = stage or read_source(Path(path), overrides).tree.get(STAGE)
-    return load_config_file(Path(path), overrides, class_of(named, str(path)))
+    return load_config_file(Path(path), overrides, config_class_of(named, str(path)))
 
 
 def config_from(stage: str, content: Mapping[str, Any]) -> RunConfig:
@@ -54,13 +54,7 @@ def config_from(stage: str, content: Mapping[str, Any]) -> RunConfig:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(json.dumps(content, default=str))  # JSON is YAML; one validation, one kind of error
-        return load_config_file(path, [], class_of(stage, "the config"))
-
-
-def class_of(stage: object, where: str) -> type[RunConfig]:
-    if not isinstance(stage, str) or stage not in CONFIGS:
-        raise TightropeError("no known stage", where=where, expected=f"stage: {' | '.join(CONFIGS)}", found=str(stage))
-    return CONFIGS[stage]
+        return load_config_file(path, [], config_class_of(stage, "the config"))
 
 
 class RunView:
@@ -75,7 +69,7 @@ class RunView:
 
     @property
     def config(self) -> RunConfig:
-        return load_resolved(self._folder.resolved, CONFIGS)[1]
+        return load_resolved(self._folder.resolved, STAGES)[1]
 
     @property
     def export(self) -> Path | None:

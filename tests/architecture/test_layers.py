@@ -46,7 +46,9 @@ def test_every_folder_of_the_source_is_a_package() -> None:
     assert not [str(folder) for folder in folders if not (folder / "__init__.py").exists()]
 
 
-@pytest.mark.parametrize("name", [*FORBIDDEN["source_modules"], "tightrope.cli.main", "tightrope.api"])
+@pytest.mark.parametrize(
+    "name", [*FORBIDDEN["source_modules"], "tightrope.cli.main", "tightrope.api", "tightrope.algorithms.plugins"]
+)
 def test_importing_it_brings_no_torch(name) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, name, *FORBIDDEN["forbidden_modules"]],

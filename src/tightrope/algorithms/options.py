@@ -36,15 +36,20 @@ class PPOOptions(Section):
     """Value head on the policy's trunk, or a critic of its own (an adapter with LoRA, else a model)."""
 
 
-class RLOOOptions(Section):
+class UpdateOptions(Section):
+    """How often an algorithm with rollouts learns from each; a plugin's section is one of these."""
+
     epochs: PositiveInt = 1
     """Passes over each rollout."""
     minibatches: PositiveInt = 1
     """Optimizer steps of one pass."""
-    clip_range: PositiveFloat = 0.2
-    """The product of a response's ratios is clipped to 1 - clip_range .. 1 + clip_range."""
     target_kl: PositiveFloat | None = 0.05
     """Epochs stop when the KL per token between old and new policy exceeds 1.5 x this."""
+
+
+class RLOOOptions(UpdateOptions):
+    clip_range: PositiveFloat = 0.2
+    """The product of a response's ratios is clipped to 1 - clip_range .. 1 + clip_range."""
 
 
 class OfflineOptions(Section):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tightrope.algorithms.options import CONFIGS
+from tightrope.algorithms.plugins import STAGES
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved
 from tightrope.config.schema import ModelSection
@@ -132,7 +132,7 @@ def loaded(name: Path, folder: Path) -> tuple[Role, Role | None]:
     adapter = folder / ADAPTER_FOLDER
     manifest = read_manifest(folder)
     if manifest is not None and (adapter / "adapter_config.json").is_file() and (name / "resolved.yaml").is_file():
-        _, config = load_resolved(name / "resolved.yaml", CONFIGS)
+        _, config = load_resolved(name / "resolved.yaml", STAGES)
         base = Path(config.model.name)
         if base.exists():
             base = resolve_model_folder(base)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tightrope.algorithms.options import CONFIGS, RewardModelConfig
+from tightrope.algorithms.options import RewardModelConfig
+from tightrope.algorithms.plugins import STAGES
 from tightrope.assemble.inputs import Inputs, read_inputs
 from tightrope.assemble.model_card import CardFacts, model_card
 from tightrope.assemble.parts import Assembled
@@ -66,7 +67,7 @@ def export_run(path: Path, checkpoint: str, to: Path | None, form: Form) -> Expo
     Raises TightropeError, before weights load where that is possible.
     """
     run = RunFolder.read(path)
-    stage, config = load_resolved(run.resolved, CONFIGS)
+    stage, config = load_resolved(run.resolved, STAGES)
     if not form.merged and config.model.lora is None:
         raise TightropeError(
             "this run trained all weights, so there is no adapter", where=str(path), fix="leave --adapter out"

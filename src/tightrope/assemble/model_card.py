@@ -46,7 +46,7 @@ class CardFacts:
 def model_card(facts: CardFacts, *, adapter_only: bool = False) -> str:
     parts = [
         *metadata(facts, adapter_only),
-        f"# {TITLES[facts.stage]}",
+        f"# {TITLES.get(facts.stage, f'Trained with {facts.stage}')}",
         "",
         *introduction(facts),
         "",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
-from tightrope.algorithms.options import PPOConfig, RLOOConfig
+from tightrope.algorithms.options import PPOConfig, PPOOptions, RLOOConfig, UpdateOptions
+from tightrope.algorithms.plugins import plugin_of
 from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
 from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
 from tightrope.config.errors import TightropeError
+from tightrope.config.schema import OnlineConfig
 from tightrope.data.prompts import PromptData
 from tightrope.data.samplers import PromptSampler
 from tightrope.models.load import eos_ids, load_tokenizer
 from tightrope.models.manifest import read_manifest
 from tightrope.models.roles import Roles, online_roles
 from tightrope.parallel.single import SingleProcess
-from tightrope.protocols import RewardSource
+from tightrope.protocols import Algorithm, RewardSource
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.functions import load_function
 from tightrope.scoring.judge import LocalJudge
@@ -35,20 +39,19 @@ from tightrope.training.step import train_step
 from tightrope.training.timing import Stopwatch, TimedEngine, TimedJudge, TimedLearner
 from tightrope.types import SampleKey, Sampling
 
-OnlineStage = PPOConfig | RLOOConfig
 SELF_TEST_PROMPTS = 8
 SELF_TEST_STEP = 1_000_000_011  # its draws are no training step's, no probe's and no preparation's
 TARGET_KL_FACTOR = 1.5  # epochs stop at this multiple of target_kl
 
 
-def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs, roles: Roles | None = None) -> Assembled:
+def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: Roles | None = None) -> Assembled:
     """``roles``: weights that lie in no folder; absent, they are loaded."""
     assert isinstance(inputs.data, PromptData)
     roles = roles_of(config, inputs) if roles is None else roles
     assert roles.policy is not None
     progress, clock, budget = Progress(), Stopwatch(), config.training.token_budget
     dial = BetaDial(config.kl, config.training.steps)
-    algorithm = PPO(config.ppo, dial.value) if isinstance(config, PPOConfig) else RLOO(config.rloo, dial.value)
+    algorithm = algorithm_of(config, dial.value)
     objective = PolicyObjective(algorithm, roles)
     source, normaliser = reward_of(config, inputs, roles)
     sampling = sampling_of(config, inputs)
@@ -115,22 +118,42 @@ def build_online(config: OnlineStage, inputs: Inputs, outputs: Outputs, roles: R
     )
 
 
-def roles_of(config: OnlineStage, inputs: Inputs) -> Roles:
+def algorithm_of(config: OnlineConfig, beta: Callable[[], float]) -> Algorithm:
+    if isinstance(config, PPOConfig):
+        return PPO(config.ppo, beta)
+    if isinstance(config, RLOOConfig):
+        return RLOO(config.rloo, beta)
+    return plugin_of(config.stage).make(config, beta)
+
+
+def update_options(config: OnlineConfig) -> PPOOptions | UpdateOptions:
+    if isinstance(config, PPOConfig):
+        return config.ppo
+    return config.rloo if isinstance(config, RLOOConfig) else plugin_of(config.stage).update(config)
+
+
+def critic_of(config: OnlineConfig) -> Literal["shared", "separate"] | None:
+    if isinstance(config, PPOConfig):
+        return config.ppo.critic
+    return None if isinstance(config, RLOOConfig) else plugin_of(config.stage).critic
+
+
+def roles_of(config: OnlineConfig, inputs: Inputs) -> Roles:
     """Loads the weights."""
     return online_roles(
         config.model,
-        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
+        critic=critic_of(config),
         reward_model=inputs.reward_folder,
         needs_reference=True,
         seed=config.seed,
     )
 
 
-def sampling_of(config: OnlineStage, inputs: Inputs) -> Sampling:
+def sampling_of(config: OnlineConfig, inputs: Inputs) -> Sampling:
     return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, eos_ids(inputs.folder, inputs.tokenizer))
 
 
-def reward_of(config: OnlineStage, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
+def reward_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
     """The reward source, with its gain and bias where they are known before the first sample."""
     if inputs.reward_folder is None:
         assert config.reward.function is not None
@@ -149,8 +172,8 @@ def reward_of(config: OnlineStage, inputs: Inputs, roles: Roles) -> tuple[Reward
     return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
 
 
-def update_plan(config: OnlineStage, roles: Roles) -> UpdatePlan:
-    options = config.ppo if isinstance(config, PPOConfig) else config.rloo
+def update_plan(config: OnlineConfig, roles: Roles) -> UpdatePlan:
+    options = update_options(config)
     warmup = config.ppo.value_warmup_steps if isinstance(config, PPOConfig) else 0
     return UpdatePlan(
         epochs=options.epochs,

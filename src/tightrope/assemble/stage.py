@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from tightrope.algorithms.options import CONFIGS, DPOConfig, PPOConfig, RewardModelConfig, RLOOConfig, SFTConfig
+from tightrope.algorithms.options import DPOConfig, RewardModelConfig, SFTConfig
+from tightrope.algorithms.plugins import STAGES
 from tightrope.assemble.export import export_result
 from tightrope.assemble.fanout import FanOut, Watchers
 from tightrope.assemble.inputs import Inputs, read_inputs
@@ -86,7 +87,7 @@ def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[
 @contextmanager
 def resumed(path: Path, display_for: DisplayFor) -> Iterator[Opened]:
     with RunFolder.resume(path) as folder:
-        stage, config = load_resolved(folder.resolved, CONFIGS)
+        stage, config = load_resolved(folder.resolved, STAGES)
         with opened(stage, config, read_inputs(config), folder, display_for) as run:
             yield run
 
@@ -176,7 +177,7 @@ def opened(
 
 def build(config: RunConfig, inputs: Inputs, outputs: Outputs) -> Assembled:
     """Loads the weights."""
-    if isinstance(config, PPOConfig | RLOOConfig):
+    if isinstance(config, OnlineConfig):
         return build_online(config, inputs, outputs)
     assert isinstance(config, SFTConfig | RewardModelConfig | DPOConfig)
     return build_offline(config, inputs, outputs)

@@ -9,11 +9,12 @@ import json as json_format
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tightrope.algorithms.options import CONFIGS, DPOConfig, OfflineOptions, PPOConfig, warnings_of
+from tightrope.algorithms.options import DPOConfig, OfflineOptions, PPOConfig, warnings_of
+from tightrope.algorithms.plugins import config_class_of
 from tightrope.config.load import load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tightrope.assemble.inputs import Inputs
     from tightrope.models.memory import MemoryEstimate
 
-Stage = Literal["sft", "rm", "dpo", "ppo", "rloo"]
 GIB = 2**30
 
 
@@ -36,7 +36,7 @@ class Finding:
 
 
 def check(
-    stage: Annotated[Stage, Parameter(help="The command the config is for.")],
+    stage: Annotated[str, Parameter(help="The command the config is for: sft, rm, dpo, ppo, rloo or a plugin's.")],
     config: Path,
     /,
     *overrides: Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")],
@@ -52,7 +52,7 @@ def check(
     config
         YAML file.
     """
-    settings = load_config(config, overrides, CONFIGS[stage])
+    settings = load_config(config, overrides, config_class_of(stage, "check"))
     found = Finding(stage, [f"{config}: the config is valid for `{stage}`"], warnings_of(settings), {})
     if not schema_only:
         examine(settings, found)

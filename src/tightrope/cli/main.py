@@ -28,6 +28,7 @@ COMMANDS = {
     "ppo": ("tightrope.cli.stages:ppo", "Train against a reward with PPO."),
     "rloo": ("tightrope.cli.stages:rloo", "Train against a reward with RLOO."),
     "dpo": ("tightrope.cli.stages:dpo", "Train on preferences directly with DPO."),
+    "train": ("tightrope.cli.stages:train_any", "Run the stage a config names, a plugin's algorithm too."),
     "resume": ("tightrope.cli.stages:resume", "Go on with a run that was interrupted, bit for bit."),
     "generate": ("tightrope.cli.generate:generate", "Write several answers to each prompt, to be compared."),
     "label": ("tightrope.cli.label:label", "Compare answers in the terminal and write preferences."),

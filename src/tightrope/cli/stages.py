@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from tightrope.algorithms.options import CONFIGS, warnings_of
-from tightrope.config.load import load_config
+from tightrope.algorithms.options import warnings_of
+from tightrope.algorithms.plugins import STAGES, config_class_of
+from tightrope.config.errors import TightropeError
+from tightrope.config.load import STAGE, load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.config.sources import read_source
 
 if TYPE_CHECKING:
     from tightrope.assemble.stage import DisplayFor, Finished
@@ -61,8 +64,24 @@ def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
     finish(resume_stage(run, shown(quiet)), json)
 
 
+def train_any(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+    """Run the stage that the config names under `stage:`, a plugin's algorithm too.
+
+    Parameters
+    ----------
+    config
+        YAML file.
+    """
+    named = read_source(config, overrides).tree.get(STAGE)
+    if not isinstance(named, str):
+        raise TightropeError(
+            "for which stage is this file?", where=str(config), fix=f"add `stage: {' | '.join(STAGES)}`"
+        )
+    train(named, config, overrides, quiet, json)
+
+
 def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
-    config = load_config(path, overrides, CONFIGS[stage])
+    config = load_config(path, overrides, config_class_of(stage, str(path)))
     from tightrope.assemble.stage import start
 
     finish(start(stage, config, shown(quiet, warnings_of(config))), as_json)
