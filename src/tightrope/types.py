@@ -54,11 +54,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. ``eos_ids`` is the union of every id that ends a response."""
+    """How tokens are drawn. ``eos_ids`` is the union of every id that ends a response. An id of ``stop_ids``
+    ends it too, and stays in its text, at response token number ``stop_after`` (from 0) or later."""
 
     temperature: float
     max_new_tokens: int
     eos_ids: tuple[int, ...]
+    stop_ids: tuple[int, ...] = ()
+    stop_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,8 @@ class Scores:
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
     policy_logprobs: Tensor | None = None
+    end_values: Tensor | None = None
+    """V after the last action, f32 [sequences]; 0 where the policy ended its response itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +287,7 @@ class Experience:
     advantages: Tensor
     returns: Tensor | None = None
     values: Tensor | None = None
+    ref_logprobs: Tensor | None = None
     stats: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -302,6 +308,7 @@ class Experience:
             advantages=self.advantages[actions],
             returns=None if self.returns is None else self.returns[actions],
             values=None if self.values is None else self.values[actions],
+            ref_logprobs=None if self.ref_logprobs is None else self.ref_logprobs[actions],
         )
 
     def microbatches(self, token_budget: int | None) -> Iterator[Experience]:
@@ -359,6 +366,8 @@ class PolicyOutput:
     logprobs: Tensor
     entropy: Tensor | None = None
     values: Tensor | None = None
+    end_values: Tensor | None = None
+    """V after the last token of each sequence, f32 [sequences]."""
 
 
 @dataclass(frozen=True, slots=True)

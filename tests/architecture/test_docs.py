@@ -13,7 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 LINKS = re.findall(r"\[(test_\w+)\]\(\.\./(tests/[\w/]+\.py)\)", (DOCS / "details.md").read_text())
 FUNCTIONS = re.findall(r"`maths\.(\w+)\.(\w+)`", (DOCS / "papers.md").read_text())
 WITHOUT_EQUATION = {  # plumbing of ragged tensors, and definitions told in a word
-    "ragged", "clamp_log_ratio", "moments", "pair_outcomes", "length_cost", "missing_eos", "linear",
+    "ragged", "clamp_log_ratio", "moments", "pair_outcomes", "length_cost", "missing_eos", "over_budget",
+    "stop_properly", "scheduled",
     "require_per_sequence",
 }  # fmt: skip
 

@@ -12,11 +12,11 @@ from tightrope.algorithms import dpo, reward_modelling, sft
 from tightrope.algorithms.options import DPOOptions, PPOOptions, RewardModelOptions, RLOOOptions
 from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
-from tightrope.config.schema import GuardianSection, RewardSection
+from tightrope.config.schema import GuardianSection, KLSection, RewardSection
 from tightrope.guardian.guardian import StepGuardian
 from tightrope.guardian.metric_cards import CARDS
 from tightrope.records import StepRecord
-from tightrope.scoring.normaliser import RewardNormaliser
+from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.shaping import shape_rewards
 from tightrope.training.describe import rollout_metrics, score_metrics, update_metrics
 from tightrope.types import (
@@ -55,10 +55,13 @@ def rollout() -> Rollout:
 
 def scores() -> Scores:
     section = RewardSection.model_validate_json(
-        '{"function": "m:f", "length_cost": 0.1, "missing_eos": {"value": 1.0}}'
+        '{"function": "m:f", "length_cost": 0.1, "missing_eos": {"value": 1.0}, "clip": 5.0,'
+        ' "length": {"kind": "stop_properly"}}'
     )
     raw = torch.tensor([1.0, 2.0, 3.0, 5.0])
-    reward, parts = shape_rewards(raw, ROWS.action_counts, rollout().stopped, RewardNormaliser(), section)
+    reward, parts = shape_rewards(
+        raw, ROWS.action_counts, rollout().stopped, RewardNormaliser(), section, RunningScale()
+    )
     return Scores(reward, parts, ref_logprobs=LOGPROBS - 0.1, values=torch.zeros(7))
 
 
@@ -69,7 +72,8 @@ def learned(loss: Loss, groups: tuple[str, ...]) -> set[str]:
 
 def online_names() -> set[str]:
     names = set(rollout_metrics(rollout())) | set(score_metrics(rollout(), scores()))
-    for algorithm in (PPO(PPOOptions(), lambda: 0.1), RLOO(RLOOOptions(), lambda: 0.1)):
+    every = PPO(PPOOptions(dual_clip=3.0, entropy_coef=0.1), lambda: 0.1, KLSection(placement="loss", estimator="k2"))
+    for algorithm in (every, RLOO(RLOOOptions(), lambda: 0.1)):
         experience = algorithm.credit(rollout(), scores())
         output = PolicyOutput(LOGPROBS.clone().requires_grad_(), torch.ones(7), torch.zeros(7))
         names |= set(experience.stats) | learned(algorithm.loss(output, experience), ("policy", "critic"))

@@ -69,6 +69,12 @@ NAMES = [
     "reinforce_pp",
     "rloo_sequence_clip_loss",
     "length_linear",
+    "ppo_dual_clip",
+    "ppo_seq_mean_token_mean",
+    "ppo_seq_mean_token_sum",
+    "ppo_token_sum_const",
+    "length_budget",
+    "length_stop_properly",
     "best_of_n_kl",
 ]
 
@@ -239,8 +245,13 @@ def running_moments(case: Case) -> None:
 
 def ppo_policy_loss(case: Case) -> None:
     new, old = case.actions("new_logprobs").requires_grad_(), case.actions("old_logprobs")
-    loss = policy_losses.ppo_clip(new, old, case.actions("advantages"), **case.params)
-    mean = scaled_total(Loss({"policy": LossTerm(loss.losses.sum(), len(new))}), {"policy": len(new)})
+    params = {"dual_clip": None, "aggregation": "token_mean", "max_tokens": 1} | case.params
+    clips = [params[name] for name in ("clip_low", "clip_high", "dual_clip")]
+    loss = policy_losses.ppo_clip(new, old, case.actions("advantages"), *clips)
+    weights, count = policy_losses.aggregation_weights(case.offsets, params["aggregation"], params["max_tokens"])
+    mean = scaled_total(
+        Loss({"policy": LossTerm((weights.to(case.dtype) * loss.losses).sum(), count)}), {"policy": count}
+    )
     mean.backward()
     assert new.grad is not None
     case.check("loss", mean)
@@ -248,6 +259,8 @@ def ppo_policy_loss(case: Case) -> None:
     case.check("ratio", loss.ratio)
     case.check("ratio_mean", loss.ratio.mean())
     case.check("clip_fraction", loss.clipped.to(case.dtype).mean())
+    if params["dual_clip"] is not None:
+        case.check("dual_clip_fraction", loss.dual_clipped.to(case.dtype).mean())
     case.check("clip_fraction_low", loss.clipped_low.to(case.dtype).mean())
     case.check("clip_fraction_high", loss.clipped_high.to(case.dtype).mean())
     case.check("approx_kl_k1", kl.k1(old, new).mean())
@@ -371,7 +384,14 @@ def reinforce_pp(case: Case) -> None:
 
 
 def length_penalty(case: Case) -> None:
-    found = penalties.length_cost(case.tensor("scores"), torch.tensor(case.raw("lengths")), case.params["coef"])
+    scores, cost = case.tensor("scores"), case.params["coef"]
+    match case.params.get("kind", "linear"):
+        case "linear":
+            found = penalties.length_cost(scores, torch.tensor(case.raw("lengths")), cost)
+        case "over_budget":
+            found = penalties.over_budget(scores, torch.tensor(case.raw("lengths")), cost, case.params["budget"])
+        case _:
+            found = penalties.stop_properly(scores, ~torch.tensor(case.raw("truncated")), cost)
     case.check("scores", found)
 
 

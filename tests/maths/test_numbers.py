@@ -19,7 +19,7 @@ from tightrope.maths.diagnostics import (
     wilson_interval,
 )
 from tightrope.maths.penalties import length_cost, missing_eos
-from tightrope.maths.schedules import linear, linear_decay_with_warmup
+from tightrope.maths.schedules import linear_decay_with_warmup, scheduled
 from tightrope.maths.statistics import Moments, combine, gain_and_bias, moments
 
 number = st.floats(-100, 100)
@@ -96,10 +96,27 @@ def test_no_step_of_a_run_has_learning_rate_zero(total, warmup) -> None:
     assert all(0 < factor <= 1 for factor in factors)
 
 
-def test_linear_goes_from_start_to_end() -> None:
-    assert [linear(step, 3, 4.0, 2.0) for step in range(5)] == [4.0, 3.0, 2.0, 2.0, 2.0]
-    assert linear(0, 1, 4.0, 2.0) == 4.0
-    assert linear(1, 1, 4.0, 2.0) == 2.0
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("linear", [4.0, 4.0, 3.0, 2.0, 2.0]),
+        ("constant", [4.0, 4.0, 4.0, 2.0, 2.0]),
+        ("cosine", [4.0, 4.0, 3.0, 2.0, 2.0]),
+    ],
+)
+def test_a_schedule_holds_then_moves_then_holds(shape, expected) -> None:
+    assert [scheduled(step, 4.0, 2.0, shape, 1, 3) for step in range(5)] == pytest.approx(expected)
+
+
+def test_a_cosine_leaves_and_arrives_slowly() -> None:
+    moved = [scheduled(step, 1.0, 0.0, "cosine", 0, 4) for step in range(5)]
+    assert moved == pytest.approx([1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0.0])
+
+
+def test_a_run_of_one_step_has_the_first_value_and_a_shape_must_be_known() -> None:
+    assert scheduled(0, 4.0, 2.0, "linear", 0, 0) == 4.0
+    with pytest.raises(ValueError, match="shape"):
+        scheduled(1, 4.0, 2.0, "round", 0, 3)
 
 
 @pytest.mark.parametrize(("step", "total", "warmup"), [(-1, 1, 0), (0, 0, 0), (0, 1, -1)])
@@ -108,7 +125,7 @@ def test_schedules_refuse_negative_counts(step, total, warmup) -> None:
         linear_decay_with_warmup(step, total, warmup)
     if warmup == 0:
         with pytest.raises(ValueError, match="step"):
-            linear(step, total, 1.0, 0.0)
+            scheduled(-1, 1.0, 0.0, "linear", 0, total)
 
 
 # statistics

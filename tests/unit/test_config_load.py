@@ -88,7 +88,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=NAMES, rate=FLOATS, seed=st.integers(0, 2**63 - 1), clip=st.none() | FLOATS, cost=st.floats(-1e9, 1e9))
+@given(name=NAMES, rate=FLOATS, seed=st.integers(0, 2**63 - 1), clip=st.none() | FLOATS, cost=st.floats(0, 1e9))
 def test_resolved_files_come_back_bit_for_bit(tmp_path, name, rate, seed, clip, cost):
     config = PPOConfig.model_validate(
         {

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tightrope.config.schedule import Schedule
 from tightrope.config.schema import KLSection
 from tightrope.training.controls import COOLDOWN_STEPS, BetaDial, default_target
 
@@ -13,9 +14,9 @@ TOTAL = 11
 
 
 def dial(total_steps: int = TOTAL, **options) -> BetaDial:
-    given = {"beta": 0.1, "target": 6.0} | options
-    if given.get("mode") != "linear":
-        given.pop("beta_end", None)  # refused where it does nothing
+    given = {"beta": 0.1, "target": 6.0, "mode": "adaptive"} | options
+    if given["mode"] == "scheduled":
+        given |= {"mode": "fixed", "beta": Schedule(first=given["beta"], last=given.pop("end", 0.0))}
     return BetaDial(KLSection(**given), total_steps)
 
 
@@ -51,8 +52,8 @@ def test_zieglers_beta_depends_on_the_number_of_responses() -> None:
     assert knob.value() == pytest.approx(0.201024)
 
 
-def test_linear_beta_is_at_its_start_in_step_0_and_at_its_end_in_the_last() -> None:
-    knob = dial(mode="linear", beta=0.2, beta_end=0.1)
+def test_a_scheduled_beta_is_at_its_start_in_step_0_and_at_its_end_in_the_last() -> None:
+    knob = dial(mode="scheduled", beta=0.2, end=0.1)
     seen = []
     for step in range(TOTAL):
         seen.append(knob.value())
@@ -86,10 +87,10 @@ def test_the_target_is_settled_once_from_the_length_of_responses() -> None:
     assert default_target(1.0) == 4.0
 
 
-@pytest.mark.parametrize("mode", ["adaptive", "fixed", "linear", "ziegler"])
+@pytest.mark.parametrize("mode", ["adaptive", "fixed", "scheduled", "ziegler"])
 def test_the_guardian_overrules_controller_and_schedule_for_a_cooldown(mode) -> None:
     """Each step the controller pulls down; the guardian's raise after step 3 holds through the cooldown."""
-    knob = dial(mode=mode, beta_end=0.0, gain=1.0, max_step=1.0)
+    knob = dial(mode=mode, gain=1.0, max_step=1.0)
     for step in range(4):
         knob.after_step(step, 0.0, 512)
     knob.multiply(4.0, 3)
@@ -128,7 +129,7 @@ def test_two_raises_compound() -> None:
     assert knob.value() == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("mode", ["adaptive", "fixed", "linear", "ziegler"])
+@pytest.mark.parametrize("mode", ["adaptive", "fixed", "scheduled", "ziegler"])
 def test_a_restored_dial_goes_on_as_if_never_interrupted(mode) -> None:
     def moves(knob: BetaDial, steps: range) -> list[float]:
         values = []
@@ -139,7 +140,7 @@ def test_a_restored_dial_goes_on_as_if_never_interrupted(mode) -> None:
             values.append(knob.value())
         return values
 
-    straight, first, second = (dial(mode=mode, beta_end=0.0, target=None) for _ in range(3))
+    straight, first, second = (dial(mode=mode, target=None) for _ in range(3))
     straight.settle_target(80.0)
     first.settle_target(80.0)
     expected = moves(straight, range(10))

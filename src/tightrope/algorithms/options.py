@@ -8,6 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from typing_extensions import Self
 
 from tightrope.config.base import Section, refused
+from tightrope.config.schedule import Coefficient, PositiveCoefficient, ShareCoefficient, extremes
 from tightrope.config.schema import OnlineConfig, RunConfig
 
 
@@ -16,16 +17,40 @@ class PPOOptions(Section):
     """Passes over each rollout."""
     minibatches: PositiveInt = 4
     """Optimizer steps of one pass; a rollout of 64 in 4 minibatches takes 16 sequences a step."""
-    clip_range: PositiveFloat = 0.2
-    """The ratio is clipped to 1 - clip_range .. 1 + clip_range."""
-    value_clip: PositiveFloat | None = 0.2
+    clip_range: ShareCoefficient = 0.2
+    """The ratio is clipped to 1 - clip_range .. 1 + clip_range. A number or a schedule."""
+    clip_range_high: PositiveCoefficient | None = None
+    """Upper side of the clip where it differs (DAPO's clip-higher, 0.28). Absent: ``clip_range``."""
+    dual_clip: float | None = Field(default=None, gt=1.0)
+    """The loss of an action with advantage A < 0 is at most dual_clip x -A (3 is usual). Absent: no such bound."""
+    loss_aggregation: Literal[
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "token_sum_const"
+    ] = "token_mean"
+    """How the losses of actions become one number: their mean; the mean over responses of their mean or sum; or
+    their sum / (responses x rollout.max_new_tokens). Counted over the whole minibatch. The value loss is a mean."""
+    entropy_coef: Coefficient = 0.0
+    """The loss loses this much per nat of the policy's entropy, which keeps it undecided. A number or a schedule."""
+    value_clip: PositiveCoefficient | None = 0.2
     """New values are clipped to this distance of the old ones in the value loss. Absent: no clip."""
-    value_coef: PositiveFloat = 0.1
-    """Weight of the value loss beside the policy loss on a shared trunk."""
+    value_clip_unit: Literal["reward", "return_std"] = "reward"
+    """``value_clip`` is a distance in rewards, or in standard deviations of the rollout's returns."""
+    value_coef: PositiveCoefficient = 0.1
+    """Weight of the value loss beside the policy loss on a shared trunk. A number or a schedule."""
     gamma: float = Field(default=1.0, gt=0.0, le=1.0)
     """Discount."""
     lam: float = Field(default=0.95, ge=0.0, le=1.0)
     """GAE lambda."""
+    critic_lam: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Lambda of the critic's targets alone (decoupled GAE; VAPO has 1). Absent: that of the advantages."""
+    lam_alpha: PositiveFloat | None = None
+    """Lambda of the advantages = 1 - 1 / (lam_alpha x response length), at least 0, instead of ``lam`` (VAPO: 0.05)."""
+    bootstrap_truncated: bool = False
+    """After a cut response stands the critic's value of what might follow, not 0. Off: the reward judges the cut text,
+    so its end is the end."""
+    whiten_rewards: bool = False
+    """Token rewards of a rollout to std 1, keeping their mean (lm-human-preferences)."""
+    advantage_clip: PositiveFloat | None = None
+    """Advantages are held within -advantage_clip .. advantage_clip, after whitening."""
     whiten_advantages: bool = True
     """Advantages of a rollout to mean 0, std 1 over all its actions."""
     value_warmup_steps: int = Field(default=2, ge=0)
@@ -34,6 +59,14 @@ class PPOOptions(Section):
     """Epochs stop when the KL per token between old and new policy exceeds 1.5 x this."""
     critic: Literal["shared", "separate"] = "shared"
     """Value head on the policy's trunk, or a critic of its own (an adapter with LoRA, else a model)."""
+
+    @model_validator(mode="after")
+    def has_one_lambda(self) -> Self:
+        if self.lam_alpha is not None and self.lam != PPOOptions.model_fields["lam"].default:
+            raise refused("lam_alpha", "ppo.lam and ppo.lam_alpha both say what lambda is", "remove one of them")
+        if self.clip_range_high is not None and extremes(self.clip_range_high)[0] < extremes(self.clip_range)[0]:
+            raise refused("clip_range_high", "ppo.clip_range_high is under ppo.clip_range", "raise it")
+        return self
 
 
 class UpdateOptions(Section):
@@ -48,8 +81,8 @@ class UpdateOptions(Section):
 
 
 class RLOOOptions(UpdateOptions):
-    clip_range: PositiveFloat = 0.2
-    """The product of a response's ratios is clipped to 1 - clip_range .. 1 + clip_range."""
+    clip_range: ShareCoefficient = 0.2
+    """The product of a response's ratios is clipped to 1 - clip_range .. 1 + clip_range. A number or a schedule."""
 
 
 class OfflineOptions(Section):
@@ -152,9 +185,9 @@ def warnings_of(config: RunConfig) -> list[str]:
     if isinstance(config, OnlineConfig):
         found += online_warnings(config)
     if isinstance(config, PPOConfig):
-        found += clip_warnings("ppo", config.ppo.clip_range) + critic_warnings(config)
+        found += clip_warnings("ppo", extremes(config.ppo.clip_range)[1]) + critic_warnings(config)
     if isinstance(config, RLOOConfig):
-        found += clip_warnings("rloo", config.rloo.clip_range)
+        found += clip_warnings("rloo", extremes(config.rloo.clip_range)[1])
     return found
 
 
@@ -200,7 +233,8 @@ def online_warnings(config: OnlineConfig) -> list[str]:
             f"evaluation.every ({config.evaluation.every}) is over training.steps ({steps}): only both ends are probed"
         )
     if config.kl.always_zero:
-        found.append("kl.beta is 0: nothing keeps the policy near where it started")
+        found.append("kl.beta is 0: nothing keeps the policy near where it started, and its KL is not measured")
+    found += kl_loss_warnings(config.kl.estimator)
     if config.rollout.temperature < LOW_TEMPERATURE:
         found.append(f"rollout.temperature {config.rollout.temperature:g} is low: the policy explores little")
     if (
@@ -210,6 +244,18 @@ def online_warnings(config: OnlineConfig) -> list[str]:
     ):
         found.append("guardian.kl_limit is not over kl.target: the guardian will act on a healthy run")
     return found
+
+
+def kl_loss_warnings(estimator: str) -> list[str]:
+    """What the gradient of a KL loss is; the exact table is the golden case ``kl_gradients_exact``."""
+    if estimator == "k3":
+        return ["kl.estimator: k3 as a loss has the gradient of KL(reference || policy), the other direction; see k2"]
+    if estimator in ("k2", "ratio_k3"):
+        return [
+            f"kl.estimator: {estimator} as a loss sees the KL of each token, not what the token does to later ones; "
+            "kl.placement: reward sees both"
+        ]
+    return []
 
 
 def clip_warnings(section: str, clip_range: float) -> list[str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tightrope.algorithms.options import RLOOOptions
-from tightrope.algorithms.policy_stats import policy_stats
-from tightrope.algorithms.ppo import kl_of, old_logprobs_of
+from tightrope.algorithms.policy_stats import has_kl_loss, kl_in_reward, kl_losses, old_logprobs_of, policy_stats
+from tightrope.config.schedule import Now, at_start
+from tightrope.config.schema import KLSection
 from tightrope.maths.advantages import rloo_advantages, token_rewards
 from tightrope.maths.policy_losses import sequence_clip
 from tightrope.maths.ragged import segment_sum
@@ -19,14 +20,18 @@ from tightrope.types import Experience, Loss, LossTerm, PolicyOutput, Rollout, S
 
 
 class RLOO:
-    def __init__(self, options: RLOOOptions, beta: Callable[[], float]) -> None:
+    def __init__(
+        self, options: RLOOOptions, beta: Callable[[], float], kl: KLSection | None = None, now: Now = at_start
+    ) -> None:
         self._options = options
         self._beta = beta
+        self._kl = KLSection() if kl is None else kl
+        self._now = now
 
     def credit(self, rollout: Rollout, scores: Scores) -> Experience:
         offsets = rollout.rows.action_offsets
         old_logprobs = old_logprobs_of(rollout, scores)
-        rewards = token_rewards(scores.reward, kl_of(old_logprobs, scores), self._beta(), offsets)
+        rewards = token_rewards(scores.reward, kl_in_reward(old_logprobs, scores, self._kl), self._beta(), offsets)
         advantages = rloo_advantages(segment_sum(rewards, offsets), rollout.prompt_index)
         silent = groups_without_signal(advantages.tolist(), rollout.prompt_index.tolist())
         return Experience(
@@ -34,18 +39,22 @@ class RLOO:
             old_logprobs=old_logprobs,
             rewards=rewards,
             advantages=advantages.repeat_interleave(rollout.rows.action_counts),
+            ref_logprobs=scores.ref_logprobs if self._kl.placement == "loss" else None,
             stats={"advantage_std": float(advantages.std(correction=0)), "groups_without_signal": float(silent)},
         )
 
     def counts(self, batch: Experience) -> Mapping[str, int]:
-        return {"policy": len(batch)}
+        return {"policy": len(batch)} | ({"kl": batch.rows.n_actions} if has_kl_loss(batch, self._kl) else {})
 
     def loss(self, output: PolicyOutput, batch: Experience) -> Loss:
-        offsets, clip = batch.rows.action_offsets, self._options.clip_range
+        offsets, clip = batch.rows.action_offsets, self._now(self._options.clip_range)
         per_sequence = batch.advantages[offsets[:-1]]
         policy = sequence_clip(output.logprobs, batch.old_logprobs, per_sequence, offsets, clip, clip)
+        terms = {"policy": LossTerm(policy.losses.sum(), len(batch))}
+        if has_kl_loss(batch, self._kl):
+            terms["kl"] = LossTerm(kl_losses(output, batch, self._kl).sum(), batch.rows.n_actions, self._beta())
         return Loss(
-            terms={"policy": LossTerm(policy.losses.sum(), len(batch))},
+            terms=terms,
             stats=policy_stats(output, batch) | {"clip_fraction": (float(policy.clipped.sum()), len(batch))},
         )
 

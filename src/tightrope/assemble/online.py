@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+from transformers import PreTrainedTokenizerBase
+
 from tightrope.algorithms.options import PPOConfig, PPOOptions, RLOOConfig, UpdateOptions
 from tightrope.algorithms.plugins import plugin_of
 from tightrope.algorithms.ppo import PPO
@@ -13,6 +15,7 @@ from tightrope.algorithms.rloo import RLOO
 from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
 from tightrope.config.errors import TightropeError
+from tightrope.config.schedule import Now, at_step, scheduled_values
 from tightrope.config.schema import OnlineConfig
 from tightrope.data.prompts import PromptData
 from tightrope.data.samplers import PromptSampler
@@ -23,8 +26,8 @@ from tightrope.parallel.single import SingleProcess
 from tightrope.protocols import Algorithm, RewardSource
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.functions import load_function
-from tightrope.scoring.judge import LocalJudge
-from tightrope.scoring.normaliser import RewardNormaliser
+from tightrope.scoring.judge import Judging, LocalJudge
+from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.reward_model import RewardModel, fingerprints
 from tightrope.training.controls import BetaDial
 from tightrope.training.evaluate import Probe, nothing_to_evaluate
@@ -51,13 +54,30 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     assert roles.policy is not None
     progress, clock, budget = Progress(), Stopwatch(), config.training.token_budget
     dial = BetaDial(config.kl, config.training.steps)
-    algorithm = algorithm_of(config, dial.value)
+    now = at_step(lambda: progress.step, config.training.steps)
+    algorithm = algorithm_of(config, dial.value, now)
     objective = PolicyObjective(algorithm, roles)
     source, normaliser = reward_of(config, inputs, roles)
     sampling = sampling_of(config, inputs)
     sampler = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
     engine = TimedEngine(sampler, clock)
-    judge = TimedJudge(LocalJudge(source, normaliser, config.reward, roles, sampling.temperature, budget), clock)
+    scale = RunningScale() if config.reward.scale == "running_std" else None
+    bootstrap = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
+    judge, probe_judge = (
+        TimedJudge(
+            LocalJudge(
+                source,
+                normaliser,
+                config.reward,
+                roles,
+                sampling.temperature,
+                budget,
+                Judging(bootstrap, scale, learns_scale, now),
+            ),
+            clock,
+        )
+        for learns_scale in (True, False)
+    )
     plan = update_plan(config, roles)
     optimizers = optimizers_of(config.optimizer, roles)
     learner = GradientLearner(objective, optimizers, plan, SingleProcess(), lambda: progress.attempt)
@@ -71,6 +91,8 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         "dial": dial,
         "normaliser": normaliser,
     }
+    if scale is not None:
+        state["scale"] = scale
     probe = nothing_to_evaluate
     held_out = inputs.data.held_out[: config.evaluation.prompts]
     if held_out:
@@ -79,7 +101,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
             seed=config.seed,
             prompts=held_out,
             engine=engine,
-            judge=judge,
+            judge=probe_judge,
             sampling=sampling,
             samples=outputs.samples,
             held_out=None if config.evaluation.function is None else load_function(config.evaluation.function),
@@ -100,6 +122,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         dial=dial,
         sampling=sampling,
         samples_per_prompt=config.rollout.samples_per_prompt,
+        scheduled=partial(scheduled_values, config, now),
     )
     prepare = Preparation(
         engine=engine,
@@ -118,11 +141,11 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     )
 
 
-def algorithm_of(config: OnlineConfig, beta: Callable[[], float]) -> Algorithm:
+def algorithm_of(config: OnlineConfig, beta: Callable[[], float], now: Now) -> Algorithm:
     if isinstance(config, PPOConfig):
-        return PPO(config.ppo, beta)
+        return PPO(config.ppo, beta, config.kl, now, config.rollout.max_new_tokens)
     if isinstance(config, RLOOConfig):
-        return RLOO(config.rloo, beta)
+        return RLOO(config.rloo, beta, config.kl, now)
     return plugin_of(config.stage).make(config, beta)
 
 
@@ -144,13 +167,35 @@ def roles_of(config: OnlineConfig, inputs: Inputs) -> Roles:
         config.model,
         critic=critic_of(config),
         reward_model=inputs.reward_folder,
-        needs_reference=True,
+        needs_reference=needs_reference(config),
         seed=config.seed,
     )
 
 
+def needs_reference(config: OnlineConfig) -> bool:
+    """Ours read the reference for the KL alone, so a run whose beta stays 0 does without; a plugin may want it."""
+    return not (config.kl.always_zero and isinstance(config, PPOConfig | RLOOConfig))
+
+
 def sampling_of(config: OnlineConfig, inputs: Inputs) -> Sampling:
-    return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, eos_ids(inputs.folder, inputs.tokenizer))
+    rollout, ends = config.rollout, eos_ids(inputs.folder, inputs.tokenizer)
+    if rollout.truncate is None:
+        return Sampling(rollout.temperature, rollout.max_new_tokens, ends)
+    stops = stop_ids(inputs.tokenizer, rollout.truncate.token)
+    return Sampling(rollout.temperature, rollout.max_new_tokens, ends, stops, rollout.truncate.after)
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, token: str) -> tuple[int, ...]:
+    """The token at the start of a word and inside a text, where the tokenizer tells them apart."""
+    written = [tokenizer.encode(text, add_special_tokens=False) for text in (token, f" {token}")]
+    found = sorted({ids[0] for ids in written if len(ids) == 1 and ids[0] != tokenizer.unk_token_id})
+    if not found:
+        raise TightropeError(
+            f"rollout.truncate.token {token!r} is not one token of the policy's tokenizer",
+            found=f"{len(written[0])} tokens",
+            fix="name a text that is a single token, such as a full stop or a line break",
+        )
+    return tuple(found)
 
 
 def reward_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tightrope.config.schema import OptimizerSection, RunConfig
 from tightrope.guardian.guardian import StepGuardian
-from tightrope.maths.schedules import linear_decay_with_warmup
+from tightrope.maths.schedules import cosine_decay_with_warmup, linear_decay_with_warmup
 from tightrope.models.roles import Role, Roles
 from tightrope.protocols import CheckpointStore, Journal, SampleSink, Stateful
 from tightrope.records import Tracker
@@ -87,7 +87,8 @@ def rate_factor(config: RunConfig) -> Callable[[int], float]:
     section, total = config.optimizer, config.training.steps
     if section.schedule == "constant":
         return partial(constant_after_warmup, warmup=section.warmup_steps)
-    return partial(linear_decay_with_warmup, total=total, warmup=section.warmup_steps)
+    decay = cosine_decay_with_warmup if section.schedule == "cosine" else linear_decay_with_warmup
+    return partial(decay, total=total, warmup=section.warmup_steps)
 
 
 def constant_after_warmup(step: int, warmup: int) -> float:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_v
 from typing_extensions import Self
 
 from tightrope.config.base import Section, refused
+from tightrope.config.schedule import Coefficient, extremes
 
 FunctionSpec = Annotated[str, Field(pattern=r"^([^:]+:[A-Za-z_]\w*|[A-Za-z_][\w-]*)$")]
 """``module:function``, ``file.py:function``, or the name of an entry point."""
@@ -80,6 +81,13 @@ class DataSection(Section):
     """Use only the first rows."""
 
 
+class TruncateSection(Section):
+    token: str = Field(min_length=1)
+    """Text of the token that ends a response; it must be one token of the policy's tokenizer."""
+    after: int = Field(default=0, ge=0)
+    """Response token number (from 0) before which it does not."""
+
+
 class RolloutSection(Section):
     prompts_per_step: PositiveInt = 64
     """Prompts of one step."""
@@ -93,6 +101,9 @@ class RolloutSection(Section):
     """Refused in RL: the sampled distribution must be the scored one."""
     top_p: float | None = None
     """Refused in RL: the sampled distribution must be the scored one."""
+    truncate: TruncateSection | None = None
+    """End a response at a token (finish reason ``stop``); one in which neither it nor an end token came was cut and
+    pays ``reward.missing_eos``."""
     fixed_prompts: bool = False
     """The same prompts every step, to measure progress."""
 
@@ -116,8 +127,34 @@ class RolloutSection(Section):
 class MissingEosSection(Section):
     mode: Literal["subtract", "replace", "off"] = "subtract"
     """``subtract`` value from the reward of a cut response, ``replace`` its reward by -value, or do nothing."""
-    value: float = Field(default=1.0, ge=0.0)
-    """The penalty, in units of the normalised reward."""
+    value: Coefficient = 1.0
+    """The penalty, in units of the normalised reward. A number or a schedule."""
+
+
+class LengthSection(Section):
+    kind: Literal["off", "over_budget", "soft_overlong", "stop_properly"] = "off"
+    """``over_budget``: cost per token beyond ``budget``; ``soft_overlong`` (DAPO): rises over the last ``buffer``
+    tokens of the budget to ``cost``; ``stop_properly`` (ProRL): a cut response's reward is multiplied by ``cost``."""
+    cost: Coefficient = 0.01
+    """What it costs, see ``kind``. A number or a schedule."""
+    budget: PositiveInt | None = None
+    """Response tokens that are free."""
+    buffer: PositiveInt | None = None
+    """Last tokens of the budget over which ``soft_overlong`` rises."""
+
+    @model_validator(mode="after")
+    def has_what_its_kind_needs(self) -> Self:
+        needed = {"over_budget": ("budget",), "soft_overlong": ("budget", "buffer")}.get(self.kind, ())
+        for key, value in (("budget", self.budget), ("buffer", self.buffer)):
+            if key in needed and value is None:
+                raise refused(key, f"reward.length.kind: {self.kind} has no {key}", f"set reward.length.{key}")
+            if key not in needed and value is not None:
+                raise refused(
+                    key, f"reward.length.{key} does nothing with reward.length.kind: {self.kind}", f"remove {key}"
+                )
+        if self.budget is not None and self.buffer is not None and self.buffer > self.budget:
+            raise refused("buffer", "reward.length.buffer is longer than reward.length.budget", "make it shorter")
+        return self
 
 
 class RewardSection(Section):
@@ -132,8 +169,14 @@ class RewardSection(Section):
     """Responses drawn for ``normalise: samples``."""
     missing_eos: MissingEosSection = MissingEosSection()
     """What a cut response costs."""
-    length_cost: float = 0.0
-    """The reward loses this much per response token (reward - cost x length)."""
+    scale: Literal["off", "running_std"] = "off"
+    """Divide rewards by the running standard deviation of all training rewards so far, keeping their mean."""
+    clip: PositiveFloat | None = None
+    """Rewards are held within -clip .. clip, after normalising and scaling, before the costs below."""
+    length_cost: Coefficient = 0.0
+    """The reward loses this much per response token (reward - cost x length). A number or a schedule."""
+    length: LengthSection = LengthSection()
+    """Other penalties on length."""
 
     @model_validator(mode="after")
     def has_one_source(self) -> Self:
@@ -151,10 +194,15 @@ class RewardSection(Section):
 
 
 class KLSection(Section):
-    beta: float = Field(default=0.05, ge=0.0)
-    """Starting KL coefficient."""
-    mode: Literal["adaptive", "fixed", "linear", "ziegler"] = "adaptive"
-    """Who moves beta: the log-space controller, nobody, a linear schedule to ``beta_end``, or Ziegler's controller."""
+    beta: Coefficient = 0.05
+    """KL coefficient: the start of a controller, or with ``mode: fixed`` a number or a schedule."""
+    placement: Literal["reward", "loss"] = "reward"
+    """``reward``: each action's reward loses beta x KL, so its effect on later KL counts. ``loss``: a loss term."""
+    estimator: Literal["k1", "k2", "k3", "ratio_k3"] = "k1"
+    """What stands for the KL of an action. In the reward k1 alone is right; as a loss k1 teaches nothing, k2 and
+    ratio_k3 have the gradient of the true KL of the token, and k3 has that of the other direction."""
+    mode: Literal["adaptive", "fixed", "ziegler"] = "adaptive"
+    """Who moves beta: the log-space controller, nobody but its schedule, or Ziegler's controller."""
     target: PositiveFloat | None = None
     """Nats per response. Absent: max(4, 0.1 x mean response length of the starting policy)."""
     gain: PositiveFloat = 0.1
@@ -165,8 +213,6 @@ class KLSection(Section):
     """Lower bound of a moving beta."""
     beta_max: PositiveFloat = 10.0
     """Upper bound of a moving beta."""
-    beta_end: float | None = Field(default=None, ge=0.0)
-    """Last value of the linear schedule."""
     horizon: PositiveInt = 10_000
     """Ziegler's controller: episodes over which beta may double."""
     allow_zero: bool = False
@@ -174,19 +220,30 @@ class KLSection(Section):
 
     @property
     def always_zero(self) -> bool:
-        """No step of the run has a KL penalty. (A linear schedule may start from 0 or end there.)"""
-        return self.beta == 0 and not (self.mode == "linear" and self.beta_end)
+        """No step of the run has a KL penalty. (A schedule may start from 0 or end there.)"""
+        return extremes(self.beta)[1] == 0
 
     @model_validator(mode="after")
     def moves_within_bounds(self) -> Self:
         if self.beta_min > self.beta_max:
             raise refused("beta_min", "kl.beta_min is above kl.beta_max", "swap them")
-        if self.mode == "linear" and self.beta_end is None:
-            raise refused("mode", "kl.mode: linear has no end", "set kl.beta_end")
-        if self.mode != "linear" and self.beta_end is not None:
-            raise refused("beta_end", f"kl.beta_end does nothing with kl.mode: {self.mode}", "set kl.mode: linear")
-        moving = self.mode in ("adaptive", "ziegler") and self.beta > 0
-        if moving and not self.beta_min <= self.beta <= self.beta_max:
+        if self.mode != "fixed" and not isinstance(self.beta, float):
+            raise refused("beta", f"a schedule and kl.mode: {self.mode} both move kl.beta", "set kl.mode: fixed")
+        if self.placement == "reward" and self.estimator != "k1":
+            raise refused(
+                "estimator",
+                f"{self.estimator} in the reward does not lead to the KL-regularised optimum; k1 does",
+                "set kl.estimator: k1, or kl.placement: loss",
+            )
+        if self.placement == "loss" and self.estimator == "k1":
+            raise refused(
+                "estimator",
+                "k1 as a loss has no gradient in expectation, so it holds nothing",
+                "set kl.estimator: k2 or ratio_k3, or kl.placement: reward",
+            )
+        beta = extremes(self.beta)[0]
+        moving = self.mode in ("adaptive", "ziegler") and beta > 0
+        if moving and not self.beta_min <= beta <= self.beta_max:
             raise refused(
                 "beta",
                 "kl.beta starts outside kl.beta_min and kl.beta_max",
@@ -200,8 +257,8 @@ class OptimizerSection(Section):
     """Peak learning rate of the policy (or of the only model)."""
     critic_learning_rate: PositiveFloat | None = None
     """Peak learning rate of the critic. Absent: 5 x the policy's."""
-    schedule: Literal["constant", "linear"] = "linear"
-    """``linear`` falls to 0 over the run."""
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """Of policy and critic: ``linear`` and ``cosine`` fall to 0 over the run."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear rise from 0."""
     betas: tuple[MomentDecay, MomentDecay] = (0.9, 0.999)
@@ -326,7 +383,7 @@ class OnlineConfig(RunConfig):
                 "zero KL with a learned reward model, so nothing keeps the policy from what the model overrates",
                 "set kl.beta above 0, or kl.allow_zero: true if you mean it",
             )
-        if kl.beta == 0 and kl.mode in ("adaptive", "ziegler"):
+        if kl.always_zero and kl.mode in ("adaptive", "ziegler"):
             raise refused(
                 "kl.beta",
                 f"kl.mode: {kl.mode} multiplies beta, so it can never leave 0",

@@ -92,7 +92,7 @@ def decoupled_gae(
     action_offsets: Int[Tensor, " bounds"],
     gamma: float,
     lam_policy: float | Float[Tensor, " sequences"],
-    lam_critic: float,
+    lam_critic: float | Float[Tensor, " sequences"],
     bootstrap: Float[Tensor, " sequences"] | None = None,
 ) -> tuple[Float[Tensor, " actions"], Float[Tensor, " actions"]]:
     """Advantages at the policy's λ, returns at the critic's λ (VC-PPO, Yuan et al. 2025; VAPO, arXiv 2504.05118).

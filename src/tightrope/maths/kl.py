@@ -61,6 +61,19 @@ def k3(logprobs: Float[Tensor, " actions"], ref_logprobs: Float[Tensor, " action
     return torch.expm1(-d) + d
 
 
+def ratio_k3(
+    logprobs: Float[Tensor, " actions"],
+    ref_logprobs: Float[Tensor, " actions"],
+    old_logprobs: Float[Tensor, " actions"],
+) -> Float[Tensor, " actions"]:
+    """π / π_old · k3, whose expected gradient is that of KL(π ‖ ref). DeepSeek-V3.2 (2025), section 3.1.
+
+    >>> round(ratio_k3(torch.tensor([-1.0]), torch.tensor([-1.5]), torch.tensor([-1.0])).item(), 6)
+    0.106531
+    """
+    return clamp_log_ratio(k1(logprobs, old_logprobs)).exp() * k3(logprobs, ref_logprobs)
+
+
 def clamp_log_ratio(log_ratio: Float[Tensor, " *any"]) -> Float[Tensor, " *any"]:
     """The log-ratio, no further from 0 than ``LOG_RATIO_LIMIT``; the gradient outside is 0.
 

@@ -25,6 +25,46 @@ def length_cost(
     return (scores.double() - cost * lengths.double()).to(result_dtype(scores))
 
 
+def over_budget(
+    scores: Float[Tensor, " sequences"], lengths: Int[Tensor, " sequences"], cost: float, budget: int
+) -> Float[Tensor, " sequences"]:
+    """score ← score − cost · max(0, length − budget), ``cost`` in reward per token.
+
+    >>> over_budget(torch.tensor([1.0, 1.0]), torch.tensor([60, 80]), 0.01, 64).tolist()
+    [1.0, 0.8399999737739563]
+    """
+    return length_cost(scores, (lengths - budget).clamp(min=0), cost)
+
+
+def soft_overlong(
+    scores: Float[Tensor, " sequences"], lengths: Int[Tensor, " sequences"], cost: float, budget: int, buffer: int
+) -> Float[Tensor, " sequences"]:
+    """score ← score − cost · clip((length − (budget − buffer)) / buffer, 0, 1). DAPO, Yu et al. 2025, eq. 13.
+
+    Raises ValueError unless 0 < buffer ≤ budget.
+
+    >>> soft_overlong(torch.ones(4), torch.tensor([40, 50, 60, 99]), 1.0, 60, 20).tolist()
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    if not 0 < buffer <= budget:
+        raise ValueError(f"need 0 < buffer <= budget, found {buffer} and {budget}")
+    share = ((lengths.double() - (budget - buffer)) / buffer).clamp(0.0, 1.0)
+    require_same_shape({"scores": scores, "lengths": lengths})
+    return (scores.double() - cost * share).to(result_dtype(scores))
+
+
+def stop_properly(
+    scores: Float[Tensor, " sequences"], stopped: Bool[Tensor, " sequences"], factor: float
+) -> Float[Tensor, " sequences"]:
+    """Where a response was cut: score · ``factor``. ProRL, Liu et al. 2025.
+
+    >>> stop_properly(torch.tensor([1.0, 2.0]), torch.tensor([True, False]), 0.5).tolist()
+    [1.0, 1.0]
+    """
+    require_same_shape({"scores": scores, "stopped": stopped})
+    return torch.where(stopped, widen(scores), factor * widen(scores))
+
+
 def missing_eos(
     scores: Float[Tensor, " sequences"],
     stopped: Bool[Tensor, " sequences"],

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class PolicyLoss(NamedTuple):
-    """Per item: the loss, the ratio, and where the clip took the gradient away, below 1 and above 1. Detached but the
-    first."""
+    """Per item: the loss, the ratio, and where the clip took the gradient away: below 1, above 1, and by the dual clip.
+    Detached but the first."""
 
     losses: Tensor
     ratio: Tensor
     clipped_low: Tensor
     clipped_high: Tensor
+    dual_clipped: Tensor
 
     @property
     def clipped(self) -> Tensor:
@@ -39,18 +40,20 @@ def ppo_clip(
     advantages: Float[Tensor, " actions"],
     clip_low: float,
     clip_high: float,
+    dual_clip: float | None = None,
 ) -> PolicyLoss:
     """Lᵢ = −min(ρᵢ Aᵢ, clip(ρᵢ, 1 − clip_low, 1 + clip_high) Aᵢ). Schulman et al. 2017, eq. 7.
 
-    ``clip_low`` = ``clip_high`` is PPO; a higher ``clip_high`` is DAPO's clip-higher. Beyond the clamp of the log-ratio
-    the gradient is 0. Raises ValueError on different shapes or clips outside 0 < clip_low < 1, clip_high > 0.
+    ``clip_low`` = ``clip_high`` is PPO; a higher ``clip_high`` is DAPO's clip-higher. ``dual_clip`` c bounds the loss
+    of a bad action too: where A < 0, Lᵢ ← min(Lᵢ, −c A) (Ye et al. 2020, eq. 5). Beyond the clamp of the log-ratio the
+    gradient is 0. Raises ValueError on different shapes, clips outside 0 < clip_low < 1, clip_high > 0, or c ≤ 1.
 
     >>> loss = ppo_clip(torch.tensor([1.5]).log(), torch.zeros(1), torch.ones(1), 0.2, 0.2)
     >>> round(loss.losses.item(), 6), loss.clipped.tolist()
     (-1.2, [True])
     """
     require_same_shape({"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages})
-    return _clipped_surrogate(widen(logprobs) - widen(old_logprobs), advantages, clip_low, clip_high)
+    return _clipped_surrogate(widen(logprobs) - widen(old_logprobs), advantages, clip_low, clip_high, dual_clip)
 
 
 def sequence_clip(
@@ -77,16 +80,57 @@ def sequence_clip(
     return _clipped_surrogate(log_ratio, torch.where(present, advantages, 0.0), clip_low, clip_high)
 
 
-def _clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> PolicyLoss:
+def aggregation_weights(
+    action_offsets: Int[Tensor, " bounds"], aggregation: str, max_tokens: int
+) -> tuple[Float[Tensor, " actions"], int]:
+    """(wᵢ, n): the aggregated loss is Σ wᵢ Lᵢ / n with n added up over the whole minibatch, so micro-batches change
+    nothing.
+
+        token_mean                wᵢ = 1                         n = actions
+        sequence_mean_token_mean  wᵢ = 1 / length of i's response   n = responses     (GRPO)
+        sequence_mean_token_sum   wᵢ = 1                         n = responses
+        token_sum_const           wᵢ = 1 / max_tokens            n = responses     (Dr. GRPO, Liu et al. 2025)
+
+    A response without actions is not counted. Raises ValueError for an unknown aggregation.
+
+    >>> weights, count = aggregation_weights(torch.tensor([0, 2, 3]), "sequence_mean_token_mean", 4)
+    >>> weights.tolist(), count
+    ([0.5, 0.5, 1.0], 2)
+    """
+    lengths = action_offsets.diff()
+    ones, responses = torch.ones(int(action_offsets[-1]), dtype=torch.float64), int((lengths > 0).sum())
+    match aggregation:
+        case "token_mean":
+            return ones, len(ones)
+        case "sequence_mean_token_mean":
+            return ones / lengths.repeat_interleave(lengths), responses
+        case "sequence_mean_token_sum":
+            return ones, responses
+        case "token_sum_const":
+            return ones / max_tokens, responses
+        case _:
+            raise ValueError(f"unknown aggregation {aggregation!r}")
+
+
+def _clipped_surrogate(
+    log_ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> PolicyLoss:
     if not (0.0 < clip_low < 1.0 and clip_high > 0.0):
         raise ValueError(f"clip range must satisfy 0 < low < 1 and high > 0, found {clip_low} and {clip_high}")
     advantages = widen(advantages)
     ratio = clamp_log_ratio(log_ratio).exp()
     losses = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high))
     seen = ratio.detach()
+    dual_clipped = torch.zeros_like(seen, dtype=torch.bool)
+    if dual_clip is not None:
+        if dual_clip <= 1.0:
+            raise ValueError(f"dual_clip must be over 1, found {dual_clip}")
+        dual_clipped = (advantages < 0) & (losses.detach() > -dual_clip * advantages)
+        losses = torch.where(dual_clipped, -dual_clip * advantages, losses)
     return PolicyLoss(
         losses=losses,
         ratio=seen,
         clipped_low=(seen < 1.0 - clip_low) & (advantages < 0),
         clipped_high=(seen > 1.0 + clip_high) & (advantages > 0),
+        dual_clipped=dual_clipped,
     )

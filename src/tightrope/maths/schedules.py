@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def linear_decay_with_warmup(step: int, total: int, warmup: int) -> float:
     """Factor on the peak learning rate: rises over ``warmup`` steps, then falls to 0 at step ``total``.
@@ -24,18 +26,38 @@ def linear_decay_with_warmup(step: int, total: int, warmup: int) -> float:
     return (total - step) / (total - warmup)
 
 
-def linear(step: int, total: int, start: float, end: float) -> float:
-    """start + (end − start) · step / (total − 1): ``start`` at step 0, ``end`` at the last step and after.
+def scheduled(step: int, first: float, last: float, shape: str, start: int, end: int) -> float:
+    """``first`` up to step ``start``, ``last`` from step ``end`` on, and between them, with p = (step − start) / (end −
+    start):
 
-    A run of one step keeps ``start``. Raises ValueError for a negative step or a total below 1.
+        linear    first + (last − first) · p
+        cosine    first + (last − first) · (1 − cos πp) / 2
+        constant  first
 
-    >>> [linear(step, total=3, start=1.0, end=0.0) for step in range(4)]
-    [1.0, 0.5, 0.0, 0.0]
+    Raises ValueError for a negative step or a shape that is not known.
+
+    >>> [scheduled(step, 1.0, 0.0, "linear", 1, 3) for step in range(5)]
+    [1.0, 1.0, 0.5, 0.0, 0.0]
+    >>> [round(scheduled(step, 1.0, 0.0, "cosine", 0, 4), 4) for step in range(5)]
+    [1.0, 0.8536, 0.5, 0.1464, 0.0]
     """
-    if step < 0 or total < 1:
-        raise ValueError(f"step must be >= 0 and total >= 1, found {step} and {total}")
-    if step == 0:
-        return start
-    if step >= total - 1:
-        return end
-    return start + (end - start) * step / (total - 1)
+    if step < 0 or shape not in ("linear", "cosine", "constant"):
+        raise ValueError(f"need a step from 0 on and a known shape, found {step} and {shape!r}")
+    if step <= start:
+        return first
+    if step >= end:
+        return last
+    share = (step - start) / (end - start)
+    if shape == "constant":
+        return first
+    return first + (last - first) * (share if shape == "linear" else (1.0 - math.cos(math.pi * share)) / 2.0)
+
+
+def cosine_decay_with_warmup(step: int, total: int, warmup: int) -> float:
+    """As ``linear_decay_with_warmup``, falling along half a cosine: (1 + cos π p) / 2 with p from 0 to 1.
+
+    >>> [round(cosine_decay_with_warmup(step, total=5, warmup=1), 4) for step in range(6)]
+    [0.5, 1.0, 0.8536, 0.5, 0.1464, 0.0]
+    """
+    factor = linear_decay_with_warmup(step, total, warmup)
+    return factor if step < warmup else (1.0 + math.cos(math.pi * (1.0 - factor))) / 2.0

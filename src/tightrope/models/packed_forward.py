@@ -53,20 +53,32 @@ def token_logprobs(
         rule=role.network.logit_rule,
         with_entropy=with_entropy,
     )
-    values = None
+    values = end_values = None
     if with_values is not None:
         if with_values.network is not role.network or with_values.adapter != role.adapter:
             raise ValueError(f"{with_values.name} and {role.name} do not share a trunk: use action_values")
         values = _head_of(with_values)(before).to(rows.tokens.device)
+        end_values = _end_values(with_values, rows, hidden)
     home = rows.tokens.device
-    return PolicyOutput(logprobs.to(home), None if entropy is None else entropy.to(home), values)
+    return PolicyOutput(logprobs.to(home), None if entropy is None else entropy.to(home), values, end_values)
 
 
 def action_values(role: Role, rows: TokenRows) -> Tensor:
     """The role's head where each action is predicted, f32 [actions]."""
+    return values_and_end_values(role, rows)[0]
+
+
+def values_and_end_values(role: Role, rows: TokenRows) -> tuple[Tensor, Tensor]:
+    """The role's head where each action is predicted and after the last token, f32 [actions] and [sequences]."""
     hidden = hidden_states(role, rows)
     before = gather_rows(hidden, _predicting_positions(rows).to(hidden.device))
-    return _head_of(role)(before).to(rows.tokens.device)
+    return _head_of(role)(before).to(rows.tokens.device), _end_values(role, rows, hidden)
+
+
+@torch.no_grad()
+def _end_values(role: Role, rows: TokenRows, hidden: Tensor) -> Tensor:
+    """What the state after each sequence is worth: a target for other values, so no gradient flows through it."""
+    return _head_of(role)(hidden[(rows.sequence_offsets[1:] - 1).to(hidden.device)]).to(rows.tokens.device)
 
 
 def sequence_scores(role: Role, rows: TokenRows) -> Tensor:

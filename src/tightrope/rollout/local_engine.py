@@ -94,6 +94,7 @@ class LocalEngine:
         names = [(prompts[p].index, s) for p, s in zip(prompt_of.tolist(), sample_of.tolist(), strict=True)]
         uniform = uniforms(key, names, sampling.max_new_tokens).to(network.device)
         ends = torch.tensor(sampling.eos_ids, dtype=torch.int64, device=network.device)
+        ends_or_stops = torch.cat([ends, torch.tensor(sampling.stop_ids, dtype=torch.int64, device=network.device)])
         tokens = torch.zeros(uniform.shape, dtype=torch.int64, device=network.device)
         logprobs = torch.zeros(uniform.shape, dtype=result_dtype(network.unembedding_weight), device=network.device)
         counts = torch.full((len(names),), sampling.max_new_tokens, device=network.device)
@@ -111,7 +112,7 @@ class LocalEngine:
                 raise non_finite(prompts[int(prompt_of[broken])], position, key)
             tokens[running, position] = token
             logprobs[running, position] = logprob
-            ended = torch.isin(token, ends)
+            ended = torch.isin(token, ends if position < sampling.stop_after else ends_or_stops)
             if bool(ended.any()):
                 counts[running[ended]] = position + 1
                 stopped[running[ended]] = True
@@ -136,7 +137,10 @@ class LocalEngine:
         stopped = [flag for d in draws for flag in d.stopped.tolist()]
         sampled = [torch.arange(d.tokens.shape[1]) < d.counts[:, None] for d in draws]
         # The end token is an action but not text, whether or not the tokenizer calls it special.
-        texts = [ids[:-1] if flag else ids for ids, flag in zip(responses, stopped, strict=True)]
+        texts = [
+            ids[:-1] if flag and ids[-1] in sampling.eos_ids else ids
+            for ids, flag in zip(responses, stopped, strict=True)
+        ]
         pairs = [(prompts[p].token_ids, ids) for p, ids in zip(prompt_index.tolist(), responses, strict=True)]
         return Rollout(
             rows=TokenRows.of(pairs),

@@ -7,19 +7,32 @@ the order of the rows changes a number.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tightrope.config.schedule import Now, at_start
 from tightrope.config.schema import RewardSection
-from tightrope.models.packed_forward import action_values, token_logprobs
+from tightrope.models.packed_forward import token_logprobs, values_and_end_values
 from tightrope.models.roles import Roles
 from tightrope.protocols import RewardSource
 from tightrope.scoring.checked import NonFiniteReward as NonFiniteReward
 from tightrope.scoring.checked import checked_rewards
-from tightrope.scoring.normaliser import RewardNormaliser
+from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.shaping import shape_rewards
 from tightrope.types import Rollout, Scores, TokenRows, microbatch_indices
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What a judge does beyond the usual: bootstrap cut responses, scale rewards (and learn the scale from what it
+    sees, which the probe must not), follow schedules."""
+
+    bootstrap: bool = False
+    scale: RunningScale | None = None
+    learns_scale: bool = False
+    now: Now = at_start
 
 
 class LocalJudge:
@@ -33,6 +46,7 @@ class LocalJudge:
         roles: Roles,
         temperature: float,
         token_budget: int | None = None,
+        judging: Judging | None = None,
     ) -> None:
         self._source = source
         self._normaliser = normaliser
@@ -40,6 +54,7 @@ class LocalJudge:
         self._roles = roles
         self._temperature = temperature
         self._token_budget = token_budget
+        self._judging = Judging() if judging is None else judging
 
     @torch.no_grad()
     def score(self, rollout: Rollout) -> Scores:
@@ -49,14 +64,20 @@ class LocalJudge:
         samples = rollout.samples()
         raw = torch.tensor(checked_rewards(self._source.score(samples), samples, "reward"), dtype=torch.float64)
         lengths = rollout.rows.action_counts
-        reward, parts = shape_rewards(raw, lengths, rollout.stopped, self._normaliser, self._reward)
-        policy_logprobs, values = self._policy_and_values(rollout.rows)
+        how = self._judging
+        if how.scale is not None and how.learns_scale:
+            how.scale.see(raw if self._reward.normalise == "off" else self._normaliser.apply(raw))
+        reward, parts = shape_rewards(raw, lengths, rollout.stopped, self._normaliser, self._reward, how.scale, how.now)
+        policy_logprobs, values, end_values = self._policy_and_values(rollout.rows)
+        if end_values is not None:
+            end_values = torch.where(rollout.stopped, 0.0, end_values) if how.bootstrap else None
         return Scores(
             reward=reward,
             parts=parts,
             ref_logprobs=self._reference_logprobs(rollout.rows),
             values=values,
             policy_logprobs=policy_logprobs,
+            end_values=end_values,
         )
 
     def _reference_logprobs(self, rows: TokenRows) -> Tensor | None:
@@ -65,22 +86,25 @@ class LocalJudge:
             return None
         return torch.cat([token_logprobs(reference, part, self._temperature).logprobs for part in self._parts(rows)])
 
-    def _policy_and_values(self, rows: TokenRows) -> tuple[Tensor | None, Tensor | None]:
-        """Values, and with a shared trunk the policy's log-probs, which the same pass gives."""
+    def _policy_and_values(self, rows: TokenRows) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Values, those after the end, and with a shared trunk the policy's log-probs, which the same pass gives."""
         roles = self._roles
         if roles.critic is None:
-            return None, None
+            return None, None, None
         if not roles.shared_trunk:
-            return None, torch.cat([action_values(roles.critic, part) for part in self._parts(rows)])
+            pairs = [values_and_end_values(roles.critic, part) for part in self._parts(rows)]
+            return None, torch.cat([values for values, _ in pairs]), torch.cat([ends for _, ends in pairs])
         assert roles.policy is not None
         logprobs: list[Tensor] = []
         values: list[Tensor] = []
+        ends: list[Tensor] = []
         for part in self._parts(rows):
             output = token_logprobs(roles.policy, part, self._temperature, with_values=roles.critic)
-            assert output.values is not None
+            assert output.values is not None and output.end_values is not None
             logprobs.append(output.logprobs)
             values.append(output.values)
-        return torch.cat(logprobs), torch.cat(values)
+            ends.append(output.end_values)
+        return torch.cat(logprobs), torch.cat(values), torch.cat(ends)
 
     def _parts(self, rows: TokenRows) -> Iterator[TokenRows]:
         for group in microbatch_indices(rows.lengths, self._token_budget):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tightrope.maths.ragged import result_dtype
-from tightrope.maths.statistics import gain_and_bias
+from tightrope.maths.statistics import Moments, combine, gain_and_bias, moments
 from tightrope.protocols import State
 
 
@@ -46,3 +46,28 @@ class RewardNormaliser:
 
     def load_state_dict(self, state: State) -> None:
         self.gain, self.bias = state["gain"], state["bias"]
+
+
+class RunningScale:
+    """reward / standard deviation of every training reward seen so far; the mean stays where it is.
+
+    >>> scale = RunningScale()
+    >>> scale.see(torch.tensor([1.0, 5.0]))
+    >>> scale.apply(torch.tensor([4.0])).tolist()
+    [2.0]
+    """
+
+    def __init__(self) -> None:
+        self.seen = Moments(0, 0.0, 0.0)
+
+    def see(self, rewards: Tensor) -> None:
+        self.seen = combine(self.seen, moments(rewards))
+
+    def apply(self, rewards: Tensor) -> Tensor:
+        return rewards / (self.seen.std or 1.0)  # rewards that never varied have no scale
+
+    def state_dict(self) -> State:
+        return {"count": self.seen.count, "mean": self.seen.mean, "squares": self.seen.squares}
+
+    def load_state_dict(self, state: State) -> None:
+        self.seen = Moments(state["count"], state["mean"], state["squares"])

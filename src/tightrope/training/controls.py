@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from tightrope.config.schedule import value_at
 from tightrope.config.schema import KLSection
 from tightrope.maths.controllers import log_space_step, ziegler_step
-from tightrope.maths.schedules import linear
 from tightrope.protocols import State
 
 COOLDOWN_STEPS = 5
@@ -31,7 +31,7 @@ class BetaDial:
     def __init__(self, options: KLSection, total_steps: int) -> None:
         self._options = options
         self._total_steps = total_steps
-        self.beta = options.beta
+        self.beta = value_at(options.beta, 0, total_steps)
         self.target = options.target
         self._boost = 1.0
         self._floor = 0.0
@@ -51,11 +51,8 @@ class BetaDial:
         A KL that is not finite moves no controller: the guardian counts it and stops the run if it stays.
         """
         options = self._options
-        if options.mode == "linear":
-            assert options.beta_end is not None
-            beta = self._boost * linear(step + 1, self._total_steps, options.beta, options.beta_end)
-        elif options.mode == "fixed" or self.target is None:
-            beta = self._boost * options.beta
+        if options.mode == "fixed" or self.target is None:
+            beta = self._boost * value_at(options.beta, step + 1, self._total_steps)
         elif not math.isfinite(kl_seq):
             beta = self.beta
         elif options.mode == "ziegler":

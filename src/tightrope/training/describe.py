@@ -21,6 +21,7 @@ def online_record(
         rollout_metrics(rollout) | score_metrics(rollout, scores) | dict(experience.stats) | update_metrics(report)
     )
     controls = {"beta": run.dial.beta, "learning_rate_factor": report.metrics["learning_rate_factor"]}
+    controls |= {name: value for name, value in run.scheduled().items() if name != "kl.beta"}  # the dial's is "beta"
     if run.dial.target is not None:
         controls["kl_target"] = run.dial.target
     return StepRecord(

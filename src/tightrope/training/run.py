@@ -105,6 +105,7 @@ class OnlineRun:
     dial: BetaDial
     sampling: Sampling
     samples_per_prompt: int
+    scheduled: Callable[[], Mapping[str, float]] = dict
 
     def key(self) -> SampleKey:
         progress = self.core.progress
