@@ -15,6 +15,8 @@ from tightrope.maths.diagnostics import Interval, paired_difference, wilson_inte
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tightrope.demo.forgetting import Forgetting
+
 DISTINCT_3_FLOOR = 0.8
 LENGTH_FLOOR = 0.6
 """Of the SFT model's mean length."""
@@ -60,7 +62,8 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything the card tells. ``n`` is of best-of-n; ``rm_accuracy`` on held-out synthetic pairs.
+    """Everything the card tells. ``n`` is of best-of-n; ``rm_accuracy`` on held-out synthetic pairs; ``dpo`` and
+    ``forgetting`` None where they were not part of it; ``honest``: what to keep in mind.
 
     ``stage_seconds`` by stage (``sft``, ``rm``, ``dpo``, ``ppo``, and whatever else took time).
     """
@@ -68,7 +71,7 @@ class DemoResult:
     base: Evaluated
     sft: Evaluated
     best_of_n: Evaluated
-    dpo: Evaluated
+    dpo: Evaluated | None
     ppo: Evaluated
     n: int
     pairs: int
@@ -78,12 +81,14 @@ class DemoResult:
     peak_rss_bytes: int
     next_commands: Sequence[str]
     stage_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    forgetting: Forgetting | None = None
+    honest: Sequence[str] = HONEST
 
     @property
     def rows(self) -> list[tuple[Evaluated, float | None]]:
         """Each model with the seconds of the stage that made it; None where nothing was trained."""
         made_by = ((self.base, "base"), (self.sft, "sft"), (self.best_of_n, "rm"), (self.dpo, "dpo"), (self.ppo, "ppo"))
-        return [(model, self.stage_seconds.get(stage)) for model, stage in made_by]
+        return [(model, self.stage_seconds.get(stage)) for model, stage in made_by if model is not None]
 
     @property
     def gold_rise(self) -> Interval:
@@ -129,10 +134,21 @@ def card_notes(result: DemoResult) -> list[str]:
         f"PPO - SFT: independent {signed(independent)}, gold {signed(gold)} (95 % intervals, paired by prompt)",
         f"Reward model: {accuracy.estimate:.1%} of held-out synthetic pairs right"
         f" ({accuracy.low:.1%} to {accuracy.high:.1%}); its labels are noisy votes, so 100 % is out of reach",
+        *forgetting_notes(result),
         *warnings(result),
-        *HONEST,
+        *result.honest,
         "Next:",
         *(f"  {command}" for command in result.next_commands),
+    ]
+
+
+def forgetting_notes(result: DemoResult) -> list[str]:
+    if result.forgetting is None:
+        return []
+    before, after = result.forgetting.before, result.forgetting.after
+    return [
+        f"Forgetting: perplexity of plain English {before.perplexity:.1f} to {after.perplexity:.1f}"
+        f" (x {result.forgetting.perplexity_ratio:.3f}), facts right {before.facts:.0%} to {after.facts:.0%}"
     ]
 
 
@@ -166,9 +182,9 @@ def card_json(result: DemoResult) -> dict[str, Any]:
         "response_length_after": after.mean_length,
         "distinct_3_before": before.distinct_3,
         "distinct_3_after": after.distinct_3,
-        "dpo_gold_positive_after": result.dpo.positive.estimate,
-        "dpo_independent_after": result.dpo.sentiment.estimate,
-        "dpo_kl_seq": result.dpo.kl,
+        "dpo_gold_positive_after": None if result.dpo is None else result.dpo.positive.estimate,
+        "dpo_independent_after": None if result.dpo is None else result.dpo.sentiment.estimate,
+        "dpo_kl_seq": None if result.dpo is None else result.dpo.kl,
         "best_of_n": result.n,
         "best_of_n_gold_positive": result.best_of_n.positive.estimate,
         "best_of_n_independent": result.best_of_n.sentiment.estimate,
@@ -178,6 +194,17 @@ def card_json(result: DemoResult) -> dict[str, Any]:
         "seconds": result.seconds,
         "stage_seconds": dict(result.stage_seconds),
         "peak_rss_bytes": result.peak_rss_bytes,
+        **forgetting_json(result),
+    }
+
+
+def forgetting_json(result: DemoResult) -> dict[str, float]:
+    if result.forgetting is None:
+        return {}
+    return {
+        "forgetting_ppl_ratio": result.forgetting.perplexity_ratio,
+        "facts_before": result.forgetting.before.facts,
+        "facts_after": result.forgetting.after.facts,
     }
 
 
