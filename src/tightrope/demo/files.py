@@ -56,15 +56,29 @@ class Pair:
 
 
 def write_texts(
-    files: DemoFiles, corpus: Corpus, vocabulary: Sequence[str], seed: int, *, prompts: int, held_out: int
+    files: DemoFiles,
+    corpus: Corpus,
+    vocabulary: Sequence[str] | None,
+    seed: int,
+    *,
+    prompts: int,
+    held_out: int,
+    gap: str = "",
 ) -> None:
-    """Demonstrations, prompts and held-out prompts; only words of the vocabulary, no opening twice."""
-    known = frozenset(vocabulary)
+    """Demonstrations, prompts and held-out prompts; only words of the vocabulary (None: all), no opening twice.
+
+    ``gap`` begins each completion: a tokenizer that keeps spaces has them at the beginning of words.
+    """
+    known = None if vocabulary is None else frozenset(vocabulary)
+
+    def usable(text: str) -> bool:
+        return known is None or is_known(text, known)
+
     words = random.Random(f"openings {seed}")
-    learned = (split_opening(text, words.choice(OPENING_WORDS)) for text in corpus.writing if is_known(text, known))
+    learned = (split_opening(text, words.choice(OPENING_WORDS)) for text in corpus.writing if usable(text))
     asked = (split_opening(text, words.choice(OPENING_WORDS)) for text in corpus.prompting)
-    openings = unique(pair[0] for pair in asked if pair and is_known(pair[0], known))
-    write_jsonl(files.demonstrations, ({"prompt": pair[0], "completion": pair[1]} for pair in learned if pair))
+    openings = unique(pair[0] for pair in asked if pair and usable(pair[0]))
+    write_jsonl(files.demonstrations, ({"prompt": pair[0], "completion": gap + pair[1]} for pair in learned if pair))
     judge = {JUDGE_COLUMN: str(files.gold_judge)}
     write_jsonl(files.held_out, ({"prompt": text, **judge} for text in openings[:held_out]))
     write_jsonl(files.prompts, ({"prompt": text, **judge} for text in openings[held_out : held_out + prompts]))
@@ -92,7 +106,7 @@ def write_preferences(files: DemoFiles, pairs: Sequence[Pair], gold: GoldJudge, 
 
     Pairs with an empty or twice the same response say nothing and are left out.
     """
-    told = [pair for pair in pairs if pair.first and pair.second and pair.first != pair.second]
+    told = [pair for pair in pairs if pair.first.strip() and pair.second.strip() and pair.first != pair.second]
     first = gold.log_odds([continued(pair.prompt, pair.first) for pair in told]).tolist()
     second = gold.log_odds([continued(pair.prompt, pair.second) for pair in told]).tolist()
     votes = first_is_preferred(first, second, seed)

@@ -1,71 +1,70 @@
-"""The whole way on real text, small enough for a laptop: corpus, SFT, synthetic preferences, reward model, DPO, PPO.
+"""The whole way on real text: corpus, SFT, synthetic preferences, reward model, perhaps DPO, PPO, and who judges it.
 
 Every stage is the product's own, run through the same code as its command. The preferences are *synthetic*: samples of
-the SFT model labelled by the gold judge, a classifier fitted on reviews that no other part sees. The independent judge
-is a word list that nothing is trained on. Budgets are in steps; seconds are what they took.
+the SFT model labelled by the gold judge, a classifier fitted on reviews that no other part sees. Nothing is trained on
+the independent judge. Budgets are in steps; seconds are what they took. What differs between the sizes is a ``Recipe``
+(demo/small.py, demo/standard.py).
 """
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tightrope.algorithms.options import CONFIGS
 from tightrope.assemble.stage import DisplayFor, Finished, start
-from tightrope.demo.card import DemoResult
-from tightrope.demo.corpus import load_corpus
-from tightrope.demo.evaluation import MAX_NEW_TOKENS, TOKEN_BUDGET, best_of, evaluated, sampled
-from tightrope.demo.files import DemoFiles, widest_pairs, write_preferences, write_texts
-from tightrope.demo.judges import GoldJudge
-from tightrope.demo.model import write_base_model
-from tightrope.demo.tokenizer import vocabulary_of
+from tightrope.demo.card import HONEST, DemoResult, Evaluated
+from tightrope.demo.evaluation import Answers, Judges, Limits, best_of, judged, mean_kl, sampled
+from tightrope.demo.files import DemoFiles, widest_pairs, write_preferences
+from tightrope.demo.forgetting import Forgetting, Knowledge, knowledge_of
 from tightrope.maths.diagnostics import Interval, best_of_n_kl
 from tightrope.models.manifest import read_manifest
+from tightrope.types import Rollout, SampleKey
 
-PAIRS = 4000
-SAMPLES_PER_PAIR = 4
-BEST_OF = 4
-HELD_OUT = 320
 PAIR_DRAWS, HELD_OUT_DRAWS = 1, 2  # name the random numbers of the samples that no training step draws
 
-STAGES: dict[str, dict[str, Any]] = {
-    "sft": {
-        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 50, "weight_decay": 0.1},
-        "training": {"steps": 1000, "token_budget": TOKEN_BUDGET},
-        "checkpoint": {"every": 500},
-        "sft": {"batch_size": 64, "evaluate_every": 250},
-    },
-    "rm": {
-        "optimizer": {"learning_rate": 1.5e-3, "warmup_steps": 10, "weight_decay": 1.0},
-        "training": {"steps": 222, "token_budget": TOKEN_BUDGET},  # one epoch
-        "checkpoint": {"every": 111},
-        "reward_model": {"batch_size": 16, "evaluate_every": 111},
-    },
-    "dpo": {
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 5},
-        "training": {"steps": 111, "token_budget": TOKEN_BUDGET},  # one epoch
-        "checkpoint": {"every": 56},
-        "dpo": {"batch_size": 32, "evaluate_every": 56, "beta": 0.3},
-    },
-    "ppo": {
-        "optimizer": {"learning_rate": 2e-4, "critic_learning_rate": 2e-3},
-        "training": {"steps": 42, "token_budget": TOKEN_BUDGET},
-        "checkpoint": {"every": 14},
-        "rollout": {"prompts_per_step": 64, "max_new_tokens": MAX_NEW_TOKENS},
-        # A lower beta ends nearer 6 nats, but one word wins: distinct-3 fell to 0.67 on one of three seeds.
-        "kl": {"beta": 0.15, "target": 5.0, "beta_min": 0.12},
-        "evaluation": {"every": 7, "prompts": 64, "function": "tightrope.demo.judges:independent"},
-        "samples": {"count": 16},
-    },
-}
-"""What each stage changes of its defaults."""
-
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What everything starts from; ``told`` says it in a line. ``honest``: what the card says of these judges."""
+
+    base: Path
+    judges: Judges
+    told: str
+    honest: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes a size of the demo.
+
+    ``begin`` writes the texts into the files, and finds or makes base model and judges; the folder is the demo's.
+    ``stages``: what each changes of its defaults, in the order they are walked.
+    """
+
+    begin: Callable[[Recipe, DemoFiles, Path, int], Beginning]
+    stages: Mapping[str, Mapping[str, Any]]
+    pairs: int
+    samples_per_pair: int
+    held_out_pairs: int
+    held_out: int
+    best_of: int
+    limits: Limits
+    base_title: str
+    probes_forgetting: bool = False
+    honest: Sequence[str] = HONEST
+
+    def steps(self, stage: str) -> int:
+        return int(self.stages[stage]["training"]["steps"])
 
 
 class StageEnded(Exception):
@@ -79,10 +78,11 @@ class StageEnded(Exception):
 class Demo:
     """One walk through all stages in ``folder``. ``seconds`` by part, filled on the way."""
 
-    def __init__(self, folder: Path, seed: int, display_for: DisplayFor, say: Say) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, seed: int, display_for: DisplayFor, say: Say) -> None:
         self.folder = folder
         self.files = DemoFiles(folder / "data")
         self.seconds: dict[str, float] = {}
+        self._recipe = recipe
         self._seed = seed
         self._display_for = display_for
         self._say = say
@@ -90,88 +90,115 @@ class Demo:
     def run(self) -> DemoResult:
         """Raises StageEnded when a stage was interrupted or stopped."""
         began = time.monotonic()
-        gold = self.prepare()
-        self.train("sft", self.folder / "base", self.files.demonstrations)
-        self.label(gold)
-        self.train("rm", self.folder / "sft", self.files.preferences)
-        self.train("dpo", self.folder / "sft", self.files.preferences)
-        self.train("ppo", self.folder / "sft", self.files.prompts)
-        return self.judge(gold, began)
+        begun = self.begin()
+        self.train("sft", begun.base, self.files.demonstrations)
+        pairs = self.label(begun.judges)
+        for stage in ("rm", "dpo"):
+            if stage in self._recipe.stages:
+                self.train(stage, self.result_of("sft"), self.files.preferences)
+        self.train("ppo", self.result_of("sft"), self.files.prompts)
+        return self.told(begun, pairs, self.evaluate(begun), self.forgetting(begun), began)
 
-    def prepare(self) -> GoldJudge:
-        """Texts, the gold judge, and the small model with random weights."""
-        with self.timed("data", "reading movie reviews and fitting the gold judge on half of them"):
-            self.files.folder.mkdir(parents=True)
-            corpus = load_corpus(self._seed)
-            vocabulary = vocabulary_of(corpus.writing)
-            gold = GoldJudge.fit(corpus.judge)
-            gold.save(self.files.gold_judge)
-            write_texts(self.files, corpus, vocabulary, self._seed, prompts=PAIRS, held_out=HELD_OUT)
-            parameters = write_base_model(self.folder / "base", vocabulary, self._seed)
-        self._say(f"a Llama with {parameters:,} random parameters and {len(vocabulary):,} words is the start")
-        return gold
+    def begin(self) -> Beginning:
+        """Texts, judges and the model that everything starts from."""
+        with self.timed("data", "reading movie reviews and fitting the judges"):
+            self.files.folder.mkdir(parents=True, exist_ok=True)
+            begun = self._recipe.begin(self._recipe, self.files, self.folder, self._seed)
+        self._say(begun.told)
+        return begun
 
-    def label(self, gold: GoldJudge) -> None:
+    def label(self, judges: Judges) -> int:
         """Several answers of the SFT model to each prompt, and the judge's noisy vote on two: synthetic preferences."""
-        with self.timed("pairs", f"sampling {PAIRS:,} synthetic pairs; the gold judge votes"):
-            rollout = sampled(self.sft, self.files.prompts, PAIRS, SAMPLES_PER_PAIR, self._seed, PAIR_DRAWS)
+        count, several = self._recipe.pairs, self._recipe.samples_per_pair
+        with self.timed("pairs", f"sampling {count:,} synthetic pairs; the gold judge votes"):
+            rollout = self.sampled(self.result_of("sft"), self.files.prompts, count, several, PAIR_DRAWS)
             texts = rollout.responses
-            several = [texts[start : start + SAMPLES_PER_PAIR] for start in range(0, len(texts), SAMPLES_PER_PAIR)]
-            pairs = widest_pairs([prompt.text for prompt in rollout.prompts], several, gold, self._seed)
-            self.pairs = write_preferences(self.files, pairs, gold, self._seed)
+            answers = [texts[start : start + several] for start in range(0, len(texts), several)]
+            pairs = widest_pairs([prompt.text for prompt in rollout.prompts], answers, judges.gold, self._seed)
+            return write_preferences(self.files, pairs, judges.gold, self._seed)
 
-    def judge(self, gold: GoldJudge, began: float) -> DemoResult:
+    def evaluate(self, begun: Beginning) -> dict[str, Evaluated]:
         """Every model on the same held-out prompts with the same random numbers."""
-        with self.timed("evaluation", f"judging every model on {HELD_OUT} held-out prompts"):
-            draw = (self.files.held_out, HELD_OUT)
-            several = sampled(self.sft, *draw, BEST_OF, self._seed, HELD_OUT_DRAWS)
-            first = several.select(range(0, several.n_sequences, BEST_OF))
-            best = several.select(best_of(several, self.folder / "rm" / "export", BEST_OF))
-            base, dpo, ppo = (
-                sampled(folder, *draw, 1, self._seed, HELD_OUT_DRAWS)
-                for folder in (self.folder / "base", self.folder / "dpo" / "export", self.folder / "ppo" / "export")
-            )
-            models = {
-                "base": evaluated("base (random)", base, gold, None, None),
-                "sft": evaluated("SFT", first, gold, self.sft, self.sft),
-                "best": evaluated(f"best of {BEST_OF}", best, gold, None, None, kl=best_of_n_kl(BEST_OF)),
-                "dpo": evaluated("DPO", dpo, gold, self.folder / "dpo" / "export", self.sft),
-                "ppo": evaluated("PPO", ppo, gold, self.folder / "ppo" / "export", self.sft),
+        count, n = self._recipe.held_out, self._recipe.best_of
+        sft = self.result_of("sft")
+        with self.timed("evaluation", f"judging every model on {count} held-out prompts"):
+            several = self.sampled(sft, self.files.held_out, count, n, HELD_OUT_DRAWS)
+            first = several.select(range(0, several.n_sequences, n))
+            best = several.select(best_of(several, self.result_of("rm"), n, self._recipe.limits))
+            answers = {
+                "base": Answers(self._recipe.base_title, self.held_out_answers(begun.base)),
+                "sft": Answers("SFT", first, 0.0),
+                "best": Answers(f"best of {n}", best, best_of_n_kl(n)),
             }
-        manifest = read_manifest(self.folder / "rm" / "export")
+            for stage in ("dpo", "ppo"):
+                if stage in self._recipe.stages:
+                    rollout = self.held_out_answers(self.result_of(stage))
+                    kl = mean_kl(self.result_of(stage), sft, rollout, self._recipe.limits)
+                    answers[stage] = Answers(stage.upper(), rollout, kl)
+            return judged(answers, begun.judges)
+
+    def forgetting(self, begun: Beginning) -> Forgetting | None:
+        """From the model as it came to what PPO left of it."""
+        if not self._recipe.probes_forgetting:
+            return None
+        with self.timed("forgetting", "what was forgotten? plain English and facts"):
+            known = dict[str, Knowledge]()
+            for name, folder in (("before", begun.base), ("after", self.result_of("ppo"))):
+                known[name] = knowledge_of(folder)
+                gc.collect()
+        return Forgetting(**known)
+
+    def told(
+        self,
+        begun: Beginning,
+        pairs: int,
+        models: Mapping[str, Evaluated],
+        forgetting: Forgetting | None,
+        began: float,
+    ) -> DemoResult:
+        manifest = read_manifest(self.result_of("rm"))
         assert manifest is not None and manifest.accuracy is not None and manifest.accuracy_interval is not None
         return DemoResult(
             base=models["base"],
             sft=models["sft"],
             best_of_n=models["best"],
-            dpo=models["dpo"],
+            dpo=models.get("dpo"),
             ppo=models["ppo"],
-            n=BEST_OF,
-            pairs=self.pairs,
+            n=self._recipe.best_of,
+            pairs=pairs,
             rm_accuracy=Interval(manifest.accuracy, *manifest.accuracy_interval),
             seed=self._seed,
             seconds=time.monotonic() - began,
             peak_rss_bytes=peak_rss_bytes(),
-            next_commands=next_commands(self.folder),
+            next_commands=next_commands(self.folder, self._recipe.steps("ppo")),
             stage_seconds=self.seconds,
+            forgetting=forgetting,
+            honest=(*self._recipe.honest, *begun.honest),
         )
 
-    @property
-    def sft(self) -> Path:
-        return self.folder / "sft" / "export"
+    def result_of(self, stage: str) -> Path:
+        return self.folder / stage / "export"
+
+    def sampled(self, model: Path, prompts: Path, count: int, samples: int, draws: int) -> Rollout:
+        rollout = sampled(model, prompts, count, samples, SampleKey(self._seed, 0, draws), self._recipe.limits)
+        gc.collect()
+        return rollout
+
+    def held_out_answers(self, model: Path) -> Rollout:
+        return self.sampled(model, self.files.held_out, self._recipe.held_out, 1, HELD_OUT_DRAWS)
 
     def train(self, stage: str, model: Path, data: Path) -> None:
-        settings = STAGES[stage]
+        settings = dict(self._recipe.stages[stage])
         content: dict[str, Any] = {
+            **settings,
             "output": self.folder / stage,
             "seed": self._seed,
-            "model": {"name": model},
-            "data": {"train": data, "held_out": 400 if stage in ("rm", "dpo") else 64},
-            **settings,
+            "model": {**settings.get("model", {}), "name": model},
+            "data": {"train": data, "held_out": self._recipe.held_out_pairs if stage in ("rm", "dpo") else 64},
         }
         if stage == "ppo":
-            content["reward"] = {"model": self.folder / "rm"}
-        with self.timed(stage, f"{stage}: {settings['training']['steps']} steps"):
+            content["reward"] = {**settings.get("reward", {}), "model": self.folder / "rm"}
+        with self.timed(stage, f"{stage}: {self._recipe.steps(stage)} steps"):
             done = start(stage, CONFIGS[stage].model_validate(content), self._display_for)
         if done.outcome != "finished":
             raise StageEnded(done)
@@ -181,18 +208,22 @@ class Demo:
         self._say(what)
         began = time.monotonic()
         yield
+        gc.collect()  # networks are held in cycles, and the next part loads its own
         self.seconds[part] = time.monotonic() - began
 
 
-def next_commands(folder: Path) -> tuple[str, str, str]:
+def next_commands(folder: Path, steps: int) -> tuple[str, str, str]:
     return (
-        f"tightrope samples {folder}/ppo --step 42",
+        f"tightrope samples {folder}/ppo --step {steps}",
         f"tightrope generate {folder}/ppo {folder}/data/held_out.jsonl --output answers.jsonl --limit 30",
         "tightrope label answers.jsonl",
     )
 
 
 def peak_rss_bytes() -> int:
-    """Largest resident memory of this process so far; Linux counts in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Largest resident memory so far, of this process or of a child that has ended, whichever is larger.
+
+    Linux counts in KiB, macOS in bytes.
+    """
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return peak if sys.platform == "darwin" else 1024 * peak
