@@ -73,6 +73,7 @@ def tiny(tmp_path, monkeypatch) -> Recipe:
     )
 
 
+@pytest.mark.slow
 def test_the_whole_way_with_a_tiny_model(tiny, tmp_path):
     folder = tmp_path / "demo"
     result = Demo(tiny, folder, 0, lambda stage, config: Silent(), lambda text: None).run()
