@@ -56,6 +56,28 @@ def test_help_names_every_command_on_one_line_and_loads_nothing_heavy():
         assert line.rstrip("│ ").endswith(".")
 
 
+# One child for all of them: what any help loads is still loaded at the end.
+ALL_HELP = """
+import json, sys
+from tightrope.cli.main import main
+for words in json.loads(sys.argv.pop()):
+    try:
+        main(words)
+    except SystemExit:
+        pass
+    heavy = [name for name in ("torch", "transformers") if name in sys.modules]
+    if heavy:
+        sys.exit(f"{words} loaded {heavy}")
+"""
+
+
+def test_no_help_and_no_mistyped_command_waits_for_torch():
+    helps = [[*name.split(), "--help"] for name in (*COMMANDS, *(f"rm {n}" for n in REWARD_MODEL_COMMANDS))]
+    words = json.dumps([*helps, ["ppoo"], ["rm", "trian"], ["--verbose"]])
+    done = subprocess.run([sys.executable, "-c", ALL_HELP, words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
+
+
 def test_help_is_quick():
     """0.3 s on an idle core; the best of three in CPU time, so that a busy machine does not fail it."""
     times = []

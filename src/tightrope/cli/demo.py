@@ -15,10 +15,10 @@ from cyclopts import Parameter
 from tightrope.cli.stages import EXIT_CODES
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import RunConfig
-from tightrope.protocols import Display
 
 if TYPE_CHECKING:
     from tightrope.demo.recipe import Recipe
+    from tightrope.protocols import Display
 
 MARK = "demo.json"  # a folder with it is a demo's own, and may be replaced
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import DataSection, ModelSection
-from tightrope.data.prompts import load_prompts
-from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
-from tightrope.models.manifest import require_kind
-from tightrope.models.roles import Role
-from tightrope.rollout.local_engine import LocalEngine
 from tightrope.storage.labels import LabelItem, write_items
-from tightrope.types import Rollout, SampleKey, Sampling
+
+if TYPE_CHECKING:
+    from tightrope.types import Rollout
 
 TOKENS_AT_ONCE = 16_384
 USUAL_NEW_TOKENS = 64
@@ -52,6 +49,13 @@ def generate(
             raise TightropeError("must be over 0", where=name, found=str(value))
     if output.exists() and not force:
         raise TightropeError("this file exists", where=str(output), fix="choose another --output, or use --force")
+    from tightrope.data.prompts import load_prompts
+    from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+    from tightrope.models.manifest import require_kind
+    from tightrope.models.roles import Role
+    from tightrope.rollout.local_engine import LocalEngine
+    from tightrope.types import SampleKey, Sampling
+
     folder = resolve_model_folder(model)
     require_kind(folder, "policy")
     tokenizer = load_tokenizer(folder)
