@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -17,12 +17,10 @@ from tightrope.config.errors import TightropeError
 from tightrope.config.schema import ModelSection
 from tightrope.data.chat_format import ChatFormat, answer_text
 from tightrope.data.readers import Row, read_rows
-from tightrope.maths.diagnostics import wilson_interval
-from tightrope.models.load import load_tokenizer, resolve_model_folder
 from tightrope.models.manifest import require_kind
-from tightrope.models.roles import load_reward
-from tightrope.scoring.reward_model import RewardModel
-from tightrope.types import Prompt, Sample
+
+if TYPE_CHECKING:
+    from tightrope.types import Sample
 
 TOKENS_AT_ONCE = 8192
 ANSWER_COLUMNS = ("completion", "response", "answer")
@@ -62,6 +60,10 @@ def score(
     """
     if output is not None and not output.parent.is_dir():
         raise TightropeError("no such folder", where=str(output.parent), fix="make it, or choose another --output")
+    from tightrope.models.load import load_tokenizer, resolve_model_folder
+    from tightrope.models.roles import load_reward
+    from tightrope.scoring.reward_model import RewardModel
+
     folder = resolve_model_folder(model)
     require_kind(folder, "reward")
     tokenizer = load_tokenizer(folder)
@@ -97,6 +99,8 @@ def questions(file: Path | None, prompt: str | None, response: str | None, form:
 
 def asked_of(row: Row, form: ChatFormat) -> Iterator[Asked]:
     """Both answers of a pair, or the one answer of another row."""
+    from tightrope.types import Prompt, Sample
+
     values = row.values
     if "chosen" in values and "rejected" in values:
         text, ids, chosen, rejected = form.preference(values)
@@ -119,6 +123,8 @@ def asked_of(row: Row, form: ChatFormat) -> Iterator[Asked]:
 
 def verdict(asked: Sequence[Asked], scores: Sequence[float]) -> str:
     """How many, and for pairs the accuracy with its interval."""
+    from tightrope.maths.diagnostics import wilson_interval
+
     chosen = [value for one, value in zip(asked, scores, strict=True) if one.column == "chosen"]
     rejected = [value for one, value in zip(asked, scores, strict=True) if one.column == "rejected"]
     if not chosen or len(chosen) != len(rejected):
