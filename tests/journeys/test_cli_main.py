@@ -172,7 +172,7 @@ def test_check_as_json(capsys, files):
         ("rollout.top_p=0.9", "sampled distribution must be the scored one"),
         ("rollout.max_new_tokens=64", "leaves no room for a prompt"),
         ("data.train=none.jsonl", "none.jsonl: there is no such data file"),
-        ("model.name=none", "none: no such model folder"),
+        ("model.name=none", "none: no such folder, and as a hub name"),
         ("data.max_prompt_tokens=2", "rows.jsonl:1: the prompt is too long; expected at most 2 tokens, found 3"),
     ],
 )
