@@ -35,8 +35,20 @@ from tightrope.storage.samples import SampleStore, StoredSample
 if TYPE_CHECKING:
     from tightrope.assemble.stage import Opened
     from tightrope.protocols import Display
+    from tightrope.training.run import OnlineRun
 
-__all__ = ["Run", "RunView", "TightropeError", "config_from", "load_config", "read", "resume", "start", "train"]
+__all__ = [
+    "Run",
+    "RunView",
+    "TightropeError",
+    "config_from",
+    "load_config",
+    "parts",
+    "read",
+    "resume",
+    "start",
+    "train",
+]
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), stage: str | None = None) -> RunConfig:
@@ -167,6 +179,14 @@ def train(config: RunConfig) -> RunView:
         for _ in run.steps():
             pass
     return RunView(config.output)
+
+
+def parts(config: RunConfig) -> OnlineRun:
+    """What a step is made of, for a loop of one's own: ``prompts, engine, judge, algorithm, learner, dial`` and
+    ``core.progress``. Writes nothing. See ``examples/own_loop.py``."""
+    from tightrope.assemble.own_loop import parts_of
+
+    return parts_of(config)
 
 
 def read(folder: str | Path) -> RunView:

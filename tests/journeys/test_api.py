@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import html.parser
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +18,8 @@ from tightrope import api
 from tightrope.records import StepRecord
 from tightrope.storage.report import run_html
 from tightrope.storage.samples import StoredSample
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +76,46 @@ def test_hostile_text_stays_text(text):
     page = Tags()
     page.feed(run_html(text, [StepRecord(text, 0, 0, {"reward": 1.0})], [sample]))
     assert page.seen <= ALLOWED
+
+
+def test_the_own_loop_of_the_examples_gives_the_numbers_of_the_command(files, tmp_path, capsys):
+    config = tiny_config("ppo", files, tmp_path / "run", changes={"ppo": {"value_warmup_steps": 0}})
+    done = run_quietly("ppo", config)
+    example = runpy.run_path(str(ROOT / "examples/own_loop.py"))
+    capsys.readouterr()
+    example["train"](config)
+    told = [numbers(line) for line in capsys.readouterr().out.splitlines()]
+    metrics = [record.metrics for record in api.read(done.folder).records("ppo")]
+    written = [f"{m['reward']:+.3f} {m['kl_seq']:.3f} {m['loss_policy']:+.4f}" for m in metrics]
+    assert told == [[float(step), *numbers(line)] for step, line in enumerate(written)]
+
+
+def numbers(line):
+    return [float(number) for number in re.findall(r"[+-]?\d[\d.]*", line)]
+
+
+def test_the_own_loop_runs_as_its_first_lines_say(files, tmp_path):
+    example = ROOT / "examples/own_loop.py"
+    words = [sys.executable, example, files.model, files.prompts, f"{example}:brevity"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.count("step ") == 4 and list(tmp_path.iterdir()) == []
+
+
+def test_the_code_of_the_python_page_works(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "stage": "ppo",
+        "output": "runs/ppo",
+        "model": {"name": str(files.model)},
+        "data": {"train": str(files.prompts), "held_out": 4},
+        "rollout": {"prompts_per_step": 4, "max_new_tokens": 4},
+        "reward": {"function": "tests.runs:word_share", "normalise_samples": 8},
+        "evaluation": {"prompts": 2, "every": 2},
+    }
+    (tmp_path / "ppo.yaml").write_text(json.dumps(settings))
+    page = (ROOT / "docs/python.md").read_text()
+    (tmp_path / "page.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    found = runpy.run_path("page.py")
+    assert len(found["rewards"]) == 4 and found["probes"] and found["answers"]
+    said = capsys.readouterr().out
+    assert "interrupted" in said and "finished" in said and "<Tightrope run runs/ppo: ppo, 4 steps>" in said

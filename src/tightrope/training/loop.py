@@ -76,8 +76,7 @@ def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) ->
             record = step(run)
         except NonFiniteReward as error:
             record = run.apply(*refused_step(core, error))
-        progress.step += 1
-        progress.policy_version += 1
+        progress.advance()
         leaving = signals.asked or progress.stop_reason is not None
         last = progress.step == core.total_steps
         if last or leaving or progress.checkpoint_asked or progress.step % core.checkpoint_every == 0:

@@ -36,6 +36,11 @@ class Progress:
         self.checkpoint_asked = False
         self.stop_reason: str | None = None
 
+    def advance(self) -> None:
+        """A step is done."""
+        self.step += 1
+        self.policy_version += 1
+
     def state_dict(self) -> State:
         return {"step": self.step, "attempt": self.attempt, "policy_version": self.policy_version}
 
