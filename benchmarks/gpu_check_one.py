@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from benchmarks.gpu_models import FULL, QUICK, Shape, four_roles, prompts_of, write_description, write_model
 from tightrope.algorithms.options import CONFIGS, PPOConfig
 from tightrope.assemble.inputs import read_inputs
+from tightrope.assemble.memory import work_of
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Outputs
 from tightrope.assemble.stage import Finished, resume, start
@@ -133,7 +134,7 @@ def memory_of_four_roles(check: Check) -> dict[str, Any]:
     judge = LocalJudge(source, RewardNormaliser(), config.reward, roles, config.rollout.temperature, budget)
     record = train_step(replace(built.run, judge=judge))
     assert "nonfinite" not in record.metrics, record.notes
-    expected = estimate(folder, config.model, copies=0, critic="separate", token_budget=check.token_budget)
+    expected = estimate(folder, config.model, work_of(config, inputs))
     seconds = sum(record.seconds.values())
     tokens = record.metrics["sequences"] * record.metrics["response_tokens"]
     return {

@@ -28,7 +28,7 @@ from tightrope.models.load import (
 )
 from tightrope.models.lora import adapter_parameters, add_adapter
 from tightrope.models.manifest import base_hash, require_kind, template_hash, tokenizer_hash
-from tightrope.models.memory import estimate
+from tightrope.models.memory import Work, estimate
 from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import load_reward, offline_roles, online_roles
 from tightrope.types import TokenRows
@@ -145,14 +145,15 @@ def test_memory_counts_parameters_exactly(tmp_path, tied):
     stored = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
     assert stored == sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).parameters())
     (folder / "model.safetensors").unlink()  # config.json is enough
-    full = estimate(folder, ModelSection(name=folder), copies=2, critic="shared", token_budget=100)
+    full = estimate(folder, ModelSection(name=folder), Work(100, copies=2, critic="shared"))
     assert (full.parameters, full.trained, full.weights) == (stored, stored, 3 * 4 * stored)
     assert (full.gradients, full.optimizer) == (4 * stored, 8 * stored)
     section = ModelSection(name=folder, lora=LoraSection(rank=4))
-    lora = estimate(folder, section, copies=0, critic="separate", token_budget=100)
+    lora = estimate(folder, section, Work(100, critic="separate"))
     adapter = 4 * 2 * ((32 + 32) * 2 + (32 + 16) * 2 + (32 + 64) * 3)
     assert lora.trained == 2 * adapter and lora.weights == 4 * stored + 4 * 2 * adapter
     assert full.total == full.weights + full.gradients + full.optimizer + full.activations
+    assert full.exact
 
 
 def test_all_weights_of_a_full_run_are_float32_where_adapters_leave_the_backbone_in_bfloat16(tmp_path, monkeypatch):

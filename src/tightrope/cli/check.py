@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tightrope.algorithms.options import DPOConfig, OfflineOptions, PPOConfig, warnings_of
+from tightrope.algorithms.options import warnings_of
 from tightrope.algorithms.plugins import config_class_of
 from tightrope.config.load import load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
@@ -103,45 +103,25 @@ def size_warnings(config: RunConfig, train: int, held_out: int) -> list[str]:
 
 
 def memory(config: RunConfig, inputs: Inputs, found: Finding) -> None:
+    from tightrope.assemble.memory import work_of
     from tightrope.models.load import device_of
     from tightrope.models.memory import estimate
 
-    needed = estimate(
-        inputs.folder,
-        config.model,
-        copies=frozen_copies(config, inputs),
-        critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
-        token_budget=config.training.token_budget or tokens_of_step(config, inputs),
-    )
+    needed = estimate(inputs.folder, config.model, work_of(config, inputs))
     free = free_bytes(device_of(config.model).type)
     found.facts.append(memory_line(needed, free))
     found.numbers.update(
-        memory_bytes=needed.total, free_bytes=free, parameters=needed.parameters, trained=needed.trained
+        memory_bytes=needed.total,
+        memory_parts=asdict(needed),
+        free_bytes=free,
+        parameters=needed.parameters,
+        trained=needed.trained,
     )
     if needed.total > free:
         found.warnings.append(
             f"about {needed.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB are free: "
-            "set model.lora, or lower training.token_budget"
+            "set model.lora or model.gradient_checkpointing, or lower training.token_budget (docs/memory.md)"
         )
-
-
-def frozen_copies(config: RunConfig, inputs: Inputs) -> int:
-    """The reference, which an adapter spares, and the reward model."""
-    has_reference = isinstance(config, OnlineConfig | DPOConfig) and config.model.lora is None
-    return int(has_reference) + int(inputs.reward_folder is not None)
-
-
-def tokens_of_step(config: RunConfig, inputs: Inputs) -> int:
-    """Without a token budget: all sequences of a step at once, each as long as the longest."""
-    longest = inputs.data.report.longest
-    if isinstance(config, OnlineConfig):
-        return config.rollout.sequences * (longest + config.rollout.max_new_tokens)
-    return longest * offline_options(config).batch_size
-
-
-def offline_options(config: RunConfig) -> OfflineOptions:
-    sections: Sequence[Any] = [section for _, section in config]
-    return next(section for section in sections if isinstance(section, OfflineOptions))
 
 
 def free_bytes(device: str) -> int:
@@ -156,7 +136,8 @@ def free_bytes(device: str) -> int:
 
 def memory_line(needed: MemoryEstimate, free: int) -> str:
     parts = f"weights {needed.weights / GIB:.2f}, gradients {needed.gradients / GIB:.2f}, "
-    parts += f"optimizer {needed.optimizer / GIB:.2f}, activations {needed.activations / GIB:.2f}"
+    parts += f"optimizer {needed.optimizer / GIB:.2f}, activations {needed.activations / GIB:.2f}, "
+    parts += f"rollout {needed.rollout / GIB:.2f}; not all at one time" + ("" if needed.exact else "; a rough guess")
     return f"memory: about {needed.total / GIB:.2f} GiB of {free / GIB:.1f} free ({parts})"
 
 

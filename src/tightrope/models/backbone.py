@@ -47,7 +47,7 @@ class Network:
         self._lora_layers: list[LoraLayer] = []
         self._adapters: list[str] = []
         self._adapter: str | None = None
-        self._recompute = recompute
+        self.recompute = recompute
         if recompute:
             recompute_layers(self)
 
@@ -121,14 +121,14 @@ class Network:
     def copy(self) -> Network:
         """The same weights in memory of their own; tied weights stay tied. Before any adapter is added."""
         assert not self._adapters
-        return Network(copy.deepcopy(self.model), recompute=self._recompute)
+        return Network(copy.deepcopy(self.model), recompute=self.recompute)
 
     def trunk_copy(self) -> Network:
         """The same without the output matrix."""
         assert not self._adapters
         trunk = copy.deepcopy(self.trunk)
         assert isinstance(trunk, PreTrainedModel)
-        return Network(trunk, recompute=self._recompute)
+        return Network(trunk, recompute=self.recompute)
 
 
 def linear_layers(trunk: nn.Module) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""Which model trains with PPO on a card of 8, 12, 16 or 24 GB, and how? Estimates from shapes; nothing is measured.
+
+    python benchmarks/memory_recipes.py        # the tables of docs/memory.md, seconds
+
+Every number is `tightrope.models.memory.estimate_of`: PPO with the critic on the policy's trunk, prompts and responses
+of 256 tokens each. With LoRA (rank 16) the policy and the reward model are adapters over one bfloat16 base; without,
+policy, reference and reward model are float32 networks of their own.
+"""
+
+from __future__ import annotations
+
+import torch
+from gpu_models import LARGE_8B, SMALL_135M, Shape, config_of
+
+from tightrope.config.schema import LoraSection, ModelSection
+from tightrope.models.memory import MemoryEstimate, Work, estimate_of
+
+SHAPES = {
+    "135M (SmolLM2)": SMALL_135M,
+    "0.5B (Qwen2.5)": Shape(896, 4864, 24, 14, 2, 151936),
+    "1.5B (Qwen2.5)": Shape(1536, 8960, 28, 12, 2, 151936),
+    "3B (Llama 3.2)": Shape(3072, 8192, 28, 24, 8, 128256),
+    "8B (Llama 3)": LARGE_8B,
+}
+CARDS = (8, 12, 16, 24)
+BUDGETS = (8192, 4096, 2048, 1024, 512)
+ROOM = 512
+SEQUENCES = 64
+CONTEXT_BYTES = 10**9
+"""What CUDA, its libraries and the desktop take, by assumption."""
+SLACK = 0.9
+"""Share of the rest that an allocator can use before it fragments, by assumption."""
+GIB = 2**30
+
+
+def main() -> None:
+    found = {
+        (name, lora, recompute, budget): estimate(shape, lora, recompute, budget)
+        for name, shape in SHAPES.items()
+        for lora in (False, True)
+        for recompute in (False, True)
+        for budget in BUDGETS
+    }
+    print("| model | trained | recompute | tokens | weights | gradients | Adam | activations | rollout | total GiB |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (name, lora, recompute, budget), needed in found.items():
+        if budget == 2048:
+            parts = (needed.weights, needed.gradients, needed.optimizer, needed.activations, needed.rollout)
+            numbers = " | ".join(f"{part / GIB:.2f}" for part in parts)
+            print(f"| {name} | {words(lora, recompute)} | {budget} | {numbers} | **{needed.total / GIB:.1f}** |")
+    print("\n| model | " + " | ".join(f"{card} GB" for card in CARDS) + " |")
+    print("|---|" + "---|" * len(CARDS))
+    for name in SHAPES:
+        print(f"| {name} | " + " | ".join(recipe(found, name, usable(card)) for card in CARDS) + " |")
+
+
+def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEstimate:
+    section = ModelSection(name="shape", lora=LoraSection() if lora else None, gradient_checkpointing=recompute)
+    dtype = torch.bfloat16 if lora else torch.float32
+    together = min(SEQUENCES, max(1, budget // ROOM))
+    work = Work(budget, copies=0 if lora else 2, critic="shared", responses=together, room=ROOM)
+    return estimate_of(config_of(shape), section, dtype, "cuda", work)
+
+
+def usable(card: int) -> float:
+    return (card * 10**9 - CONTEXT_BYTES) * SLACK
+
+
+def recipe(found: dict[tuple[str, bool, bool, int], MemoryEstimate], name: str, room: float) -> str:
+    """The first that fits: all weights before adapters, kept activations before recomputed ones, large passes first."""
+    for lora in (False, True):
+        for recompute in (False, True):
+            for budget in BUDGETS:
+                if found[name, lora, recompute, budget].total <= room:
+                    kind = "LoRA" if lora else "full"
+                    return f"{kind}{', recompute' if recompute else ''}, {budget} tokens"
+    return "does not fit"
+
+
+def words(lora: bool, recompute: bool) -> str:
+    return f"{'LoRA, bf16 base' if lora else 'full, fp32'} | {'yes' if recompute else 'no'}"
+
+
+if __name__ == "__main__":
+    main()
