@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from tightrope.config.errors import TightropeError
 from tightrope.models import gguf
 
-pytest.importorskip("gguf")
-
 LETTERS = "abcdefgh"
 WORDS = ["<unk>", "<s>", "</s>", *LETTERS, "ab", "cd", "abcd", "Ġ"]
 MERGES = ["a b", "c d", "ab cd"]
