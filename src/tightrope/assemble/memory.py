@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from tightrope.algorithms.options import DPOConfig, PPOConfig, RewardModelConfig, RLOOConfig, SFTConfig
+from tightrope.algorithms.options import DPOConfig, RewardModelConfig, SFTConfig
 from tightrope.assemble.inputs import Inputs
+from tightrope.assemble.offline import OfflineConfig, options_of
+from tightrope.assemble.online import critic_of, needs_reference, update_options
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.models.memory import Work
 
 
 def work_of(config: RunConfig, inputs: Inputs) -> Work:
     """At its worst: every sequence as long as the longest."""
+    return online_work(config, inputs) if isinstance(config, OnlineConfig) else offline_work(config, inputs)
+
+
+def online_work(config: OnlineConfig, inputs: Inputs) -> Work:
+    budget, sequences = config.training.token_budget, config.rollout.sequences
+    room = inputs.data.report.longest + config.rollout.max_new_tokens
+    has_own_reference = needs_reference(config) and config.model.lora is None  # an adapter spares it
+    return Work(
+        tokens=fitting(-(-sequences // update_options(config).minibatches), room, budget) * room,
+        copies=int(has_own_reference) + int(inputs.reward_folder is not None),
+        critic=critic_of(config),
+        responses=fitting(sequences, room, budget),
+        room=room,
+    )
+
+
+def offline_work(config: RunConfig, inputs: Inputs) -> Work:
+    assert isinstance(config, OfflineConfig)
     longest, budget = inputs.data.report.longest, config.training.token_budget
-    # The reference, which an adapter spares, and the reward model.
-    has_reference = isinstance(config, OnlineConfig | DPOConfig) and config.model.lora is None
-    copies = int(has_reference) + int(inputs.reward_folder is not None)
-    if isinstance(config, PPOConfig | RLOOConfig):
-        options = config.ppo if isinstance(config, PPOConfig) else config.rloo
-        room, sequences = longest + config.rollout.max_new_tokens, config.rollout.sequences
-        return Work(
-            tokens=fitting(-(-sequences // options.minibatches), room, budget) * room,
-            copies=copies,
-            critic=config.ppo.critic if isinstance(config, PPOConfig) else None,
-            responses=fitting(sequences, room, budget),
-            room=room,
-        )
-    assert isinstance(config, SFTConfig | DPOConfig | RewardModelConfig)
-    if isinstance(config, SFTConfig):
-        return Work(fitting(config.sft.batch_size, longest, budget) * longest, copies)
-    options = config.dpo if isinstance(config, DPOConfig) else config.reward_model
-    pairs = fitting(options.batch_size, 2 * longest, budget)
-    return Work(pairs * 2 * longest, copies, logits=isinstance(config, DPOConfig))
+    rows = 1 if isinstance(config, SFTConfig) else 2  # a pair goes through together
+    return Work(
+        tokens=fitting(options_of(config).batch_size, rows * longest, budget) * rows * longest,
+        copies=int(isinstance(config, DPOConfig) and config.model.lora is None),
+        logits=not isinstance(config, RewardModelConfig),
+    )
 
 
 def fitting(sequences: int, length: int, budget: int | None) -> int:
