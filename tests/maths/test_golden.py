@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.scripted_engine import rollout_of
 from tightrope.maths import advantages, controllers, diagnostics, kl, penalties, policy_losses, preference_losses
 from tightrope.maths.logprobs import chunked_logprobs, logprobs_and_entropy
 from tightrope.maths.ragged import discounted_to_go, segment_last_index, segment_sum
@@ -75,6 +76,8 @@ NAMES = [
     "ppo_token_sum_const",
     "length_budget",
     "length_stop_properly",
+    "length_soft_overlong",
+    "missing_eos_subtract",
     "best_of_n_kl",
 ]
 
@@ -211,11 +214,21 @@ def token_rewards(case: Case) -> None:
     case.check("objective_mean", total.mean())
 
 
-def missing_eos_replace(case: Case) -> None:
-    stopped = torch.tensor(case.raw("stopped"))
-    case.check(
-        "scores", penalties.missing_eos(case.tensor("scores"), stopped, -case.params["missing_score"], "replace")
-    )
+def truncate_at_token(case: Case) -> None:
+    """The engine ends the responses; what it drew no more is ``pad_token`` in this file."""
+    stops, after = (case.params["stop_token"],), case.params["truncate_after"]
+    rollout = rollout_of(case.raw("responses"), eos_ids=(), stop_ids=stops, after=after)
+    rows = [rollout.rows.actions(i).tolist() for i in range(rollout.n_sequences)]
+    width = len(case.raw("responses")[0])
+    case.check("responses", [ids + [case.params["pad_token"]] * (width - len(ids)) for ids in rows])
+    case.check("valid", rollout.stopped)
+    case.check("lengths", rollout.rows.action_counts.tolist())
+    replaced = penalties.missing_eos(case.tensor("scores"), rollout.stopped, -case.params["missing_score"], "replace")
+    case.check("scores", replaced)
+
+
+def missing_eos(case: Case) -> None:
+    case.check("scores", penalties.missing_eos(case.tensor("scores"), torch.tensor(case.raw("stopped")), **case.params))
 
 
 def masked_whiten(case: Case) -> None:
@@ -390,6 +403,9 @@ def length_penalty(case: Case) -> None:
             found = penalties.length_cost(scores, torch.tensor(case.raw("lengths")), cost)
         case "over_budget":
             found = penalties.over_budget(scores, torch.tensor(case.raw("lengths")), cost, case.params["budget"])
+        case "soft_overlong":
+            lengths, budget, buffer = torch.tensor(case.raw("lengths")), case.params["budget"], case.params["buffer"]
+            found = penalties.soft_overlong(scores, lengths, cost, budget, buffer)
         case _:
             found = penalties.stop_properly(scores, ~torch.tensor(case.raw("truncated")), cost)
     case.check("scores", found)
@@ -420,7 +436,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         kl_gradients,
         length_penalty,
         masked_whiten,
-        missing_eos_replace,
+        missing_eos,
         ppo_policy_loss,
         ppo_policy_loss_microbatched,
         reinforce_pp,
@@ -428,6 +444,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         running_moments,
         sequence_clip_loss,
         token_rewards,
+        truncate_at_token,
         value_loss,
     )
 }

@@ -1,4 +1,4 @@
-"""Does each option of PPO, the reward, the KL and the rollout change what it should, in numbers and in a run?"""
+"""Does each option of PPO, the reward, the KL and the rollout change what it should? (Runs: test_ppo_option_runs.)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.invariance.test_resume import differing, interrupted_and_resumed, logged
 from tests.rollouts import engine_of, prompts_of
 from tests.runs import Files, built_run, run_quietly, tiny_config, tiny_files
 from tests.unit.test_training_algorithms import BETA, REF, ROWS, SAMPLED, output, ppo, rollout, scores
@@ -193,69 +192,10 @@ def test_a_response_ends_at_a_token_from_a_position_on(tmp_path: Path, after: in
     assert seen >= (1 if after == 0 else 0)
 
 
-CHANGES = {
-    "critic_lam": {"ppo": {"critic_lam": 1.0}},
-    "lam_alpha": {"ppo": {"lam_alpha": 0.3}},
-    "bootstrap_truncated": {"ppo": {"bootstrap_truncated": True, "value_warmup_steps": 1}},
-    "clip_range_high": {"ppo": {"clip_range": 0.01, "clip_range_high": 0.28}},
-    "dual_clip": {"ppo": {"dual_clip": 1.0001}},
-    **{name: {"ppo": {"loss_aggregation": name}} for name in AGGREGATIONS[1:]},
-    "entropy_coef": {"ppo": {"entropy_coef": 0.1}},
-    "value_clip_unit": {"ppo": {"value_clip": 0.01, "value_clip_unit": "return_std"}},
-    "no value_clip": {"ppo": {"value_clip": None}},
-    "whiten_rewards": {"ppo": {"whiten_rewards": True}},
-    "advantage_clip": {"ppo": {"advantage_clip": 0.1}},
-    "k2 loss": {"kl": {"placement": "loss", "estimator": "k2"}},
-    "k3 loss": {"kl": {"placement": "loss", "estimator": "k3"}},
-    "ratio_k3 loss": {"kl": {"placement": "loss", "estimator": "ratio_k3"}},
-    "no KL": {"kl": {"beta": 0.0, "mode": "fixed"}},
-    "scheduled beta": {"kl": {"mode": "fixed", "beta": {"from": 1.0, "to": 0.5, "shape": "cosine"}}},
-    "scheduled clip": {"ppo": {"clip_range": {"from": 0.01, "to": 0.005}}},
-    "running_std": {"reward": {"scale": "running_std"}},
-    "reward clip": {"reward": {"clip": 0.1}},
-    "length": {"reward": {"length": {"kind": "over_budget", "cost": 0.1, "budget": 2}}},
-    "truncate": {"rollout": {"truncate": {"token": "the", "after": 1}}},
-}
-STEPS = 4
-
-
 def changed_config(files: Files, folder: Path, changes, steps: int):
     given = {section: dict(values) for section, values in changes.items()}
     given["ppo"] = {"epochs": 2, "minibatches": 2, "value_warmup_steps": 0} | given.get("ppo", {})
-    if "reward" in given:
-        given["reward"] = {"function": "tests.runs:word_share", "normalise_samples": 16} | given["reward"]
-    if "rollout" in given:
-        given["rollout"] = {"prompts_per_step": 6, "samples_per_prompt": 2, "max_new_tokens": 6} | given["rollout"]
     return tiny_config("ppo", files, folder, steps=steps, changes=given)
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> tuple[Files, list[str]]:
-    folder = tmp_path_factory.mktemp("plain")
-    files = tiny_files(folder)
-    run_quietly("ppo", changed_config(files, folder / "run", {}, 2))
-    return files, logged(folder / "run")
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_option_reaches_a_run_and_changes_it(tmp_path: Path, plain, name: str) -> None:
-    files, usual = plain
-    run = run_quietly("ppo", changed_config(files, tmp_path / "run", CHANGES[name], 2))
-    assert (run.outcome, run.steps) == ("finished", 2)
-    assert logged(run.folder) != usual
-    metrics = run.latest["ppo"].metrics
-    assert ("kl_seq" in metrics) == (name != "no KL")
-    assert ("loss_kl" in metrics) == name.endswith("loss")
-    assert ("loss_entropy" in metrics) == (name == "entropy_coef")
-
-
-@pytest.mark.parametrize("name", ["running_std", "scheduled beta", "scheduled clip"])
-def test_a_resumed_run_is_the_same_with_it(tmp_path: Path, name: str) -> None:
-    files = tiny_files(tmp_path)
-    whole = run_quietly("ppo", changed_config(files, tmp_path / "whole", CHANGES[name], STEPS))
-    halves = interrupted_and_resumed("ppo", changed_config(files, tmp_path / "halves", CHANGES[name], STEPS))
-    assert logged(whole.folder) == logged(halves.folder)
-    assert differing(whole.folder, halves.folder) == []
 
 
 def test_a_cosine_holds_the_learning_rate_longer(tmp_path: Path) -> None:
@@ -265,7 +205,10 @@ def test_a_cosine_holds_the_learning_rate_longer(tmp_path: Path) -> None:
 
 
 def test_scheduled_values_stand_in_the_record(tmp_path: Path) -> None:
-    changes = CHANGES["scheduled clip"] | {"kl": {"mode": "fixed", "beta": {"from": 1.0, "to": 0.0}}}
+    changes = {
+        "ppo": {"clip_range": {"from": 0.01, "to": 0.005}},
+        "kl": {"mode": "fixed", "beta": {"from": 1.0, "to": 0.0}},
+    }
     run = run_quietly("ppo", changed_config(tiny_files(tmp_path), tmp_path / "run", changes, 3))
     store = MetricStore(run.folder / "run.db", read_only=True)
     controls = [row.controls for row in store.rows() if row.stage == "ppo"]
@@ -291,5 +234,18 @@ def test_b42_an_entropy_bonus_alone_raises_entropy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("estimator", ["k2", "k3", "ratio_k3"])
 def test_a_kl_loss_says_what_its_gradient_is(tmp_path: Path, estimator: str) -> None:
-    config = changed_config(tiny_files(tmp_path), tmp_path / "r", CHANGES[f"{estimator} loss"], 2)
+    config = changed_config(
+        tiny_files(tmp_path), tmp_path / "r", {"kl": {"placement": "loss", "estimator": estimator}}, 2
+    )
     assert any(f"kl.estimator: {estimator}" in warning for warning in warnings_of(config))
+
+
+def test_multiplying_a_normalised_reward_is_told(tmp_path: Path) -> None:
+    files = tiny_files(tmp_path)
+
+    def told(normalise: str) -> bool:
+        reward = {"function": "m:f", "normalise": normalise, "length": {"kind": "stop_properly"}}
+        config = tiny_config("ppo", files, tmp_path / "r", changes={"reward": reward})
+        return any("stop_properly multiplies" in warning for warning in warnings_of(config))
+
+    assert told("samples") and not told("off")

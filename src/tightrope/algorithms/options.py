@@ -228,6 +228,11 @@ def online_warnings(config: OnlineConfig) -> list[str]:
         found.append(
             "reward.missing_eos.mode: replace raises the reward of bad responses that were cut; subtract does not"
         )
+    if config.reward.length.kind == "stop_properly" and config.reward.normalise != "off":
+        found.append(
+            "reward.length.kind: stop_properly multiplies the reward of a cut response, so one under 0 rises: it is for "
+            "rewards of at least 0 with reward.normalise: off"
+        )
     if config.evaluation.every > steps and config.evaluation.prompts:
         found.append(
             f"evaluation.every ({config.evaluation.every}) is over training.steps ({steps}): only both ends are probed"
