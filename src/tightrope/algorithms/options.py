@@ -230,8 +230,8 @@ def online_warnings(config: OnlineConfig) -> list[str]:
         )
     if config.reward.length.kind == "stop_properly" and config.reward.normalise != "off":
         found.append(
-            "reward.length.kind: stop_properly multiplies the reward of a cut response, so one under 0 rises: it is for "
-            "rewards of at least 0 with reward.normalise: off"
+            "reward.length.kind: stop_properly multiplies the reward of a cut response, so one under 0 rises: "
+            "it is for rewards of at least 0 with reward.normalise: off"
         )
     if config.evaluation.every > steps and config.evaluation.prompts:
         found.append(
