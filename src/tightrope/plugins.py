@@ -140,7 +140,7 @@ def searched_last(folder: Path) -> Iterator[None]:
 def told_as_import_error(spec: str, kind: PluginKind) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may end with sys.exit
         raise TightropeError(
             f"the {kind.noun} {spec} cannot be imported",
             where=innermost_user_frame(error),
@@ -149,7 +149,7 @@ def told_as_import_error(spec: str, kind: PluginKind) -> Iterator[None]:
         ) from error
 
 
-def innermost_user_frame(error: Exception) -> str | None:
+def innermost_user_frame(error: BaseException) -> str | None:
     """``file:line`` of the last frame in the user's own code; None when none of it was reached."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"

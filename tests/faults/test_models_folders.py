@@ -118,6 +118,16 @@ def test_a_config_with_a_value_of_the_wrong_kind(folder):
     refused(lambda: load(folder), str(folder), "num_attention_heads")
 
 
+def test_a_config_that_makes_transformers_stumble(folder):
+    edit(folder / "config.json", num_attention_heads=0)
+    refused(lambda: load(folder), str(folder), "cannot be loaded")
+
+
+def test_a_quantiser_that_is_not_installed(folder):
+    edit(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    refused(lambda: load(folder), str(folder), "cannot be loaded", "optimum")
+
+
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
 def test_missing_weights_are_not_drawn_at_random(folder, name):
     weights = load_file(folder / WEIGHTS)

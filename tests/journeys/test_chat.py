@@ -15,6 +15,7 @@ from tests.rollouts import engine_of, prompts_of
 from tests.runs import run_quietly, tiny_config, tiny_files
 from tests.tiny import tiny_llama
 from tightrope.assemble import conversation
+from tightrope.config.errors import TightropeError
 from tightrope.types import SampleKey, Sampling
 
 TERMINAL = str(Path(sys.executable).with_name("tightrope"))
@@ -70,10 +71,36 @@ def test_old_turns_are_dropped_with_a_notice(place, monkeypatch, capsys):
 
 
 def test_mistakes_are_told_and_the_talk_goes_on(place, monkeypatch, capsys):
-    code, out, err = say(monkeypatch, capsys, place / "model", "/undo", "/nonsense", "/set heat 1", "/save", "the cat")
+    code, out, err = say(
+        monkeypatch,
+        capsys,
+        place / "model",
+        "/undo",
+        "/nonsense",
+        "/set heat 1",
+        "/set temperature 1e-300",
+        "/set temperature inf",
+        "/save",
+        "the cat",
+    )
     assert code == 0 and len(out.splitlines()) == 1
     for says in ("nothing was asked", "no command /nonsense", "/set temperature 0.7", "/save FILE.jsonl"):
         assert says in err
+
+
+def test_a_question_without_an_answer_is_no_part_of_the_talk(place, monkeypatch, capsys):
+    broken = iter([False, True, True, False, False])
+    answer = conversation.Talker.answer
+
+    def sometimes(self, talk, temperature, new_tokens, *, base=False):
+        if next(broken):
+            raise TightropeError("no numbers")
+        return answer(self, talk, temperature, new_tokens, base=base)
+
+    monkeypatch.setattr(conversation.Talker, "answer", sometimes)
+    code, out, err = say(monkeypatch, capsys, place / "model", "the cat", "a dog", "/retry", "/retry", "a bird")
+    assert code == 0 and len(out.splitlines()) == 3 and err.count("error: no numbers") == 2
+    assert "out of order" not in err and "nothing was asked" not in err
 
 
 def test_hostile_text_is_escaped(place, monkeypatch, capsys):

@@ -116,7 +116,7 @@ def test_wrong_words_are_one_line_and_exit_2(capsys, words, says):
 
 
 def test_the_module_is_the_command():
-    words = [sys.executable, "-m", "tightrope.cli.main", "ppoo"]
+    words = [sys.executable, "-m", "tightrope", "ppoo"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
@@ -136,6 +136,34 @@ def test_an_interrupt_is_quiet(monkeypatch, capsys):
 
     monkeypatch.setattr("cyclopts.App.__call__", interrupted)
     assert call(capsys, "env") == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out of memory"),
+        (MemoryError(), "out of memory"),
+        (OSError(28, "No space left on device", "/runs/x"), "/runs/x: No space left on device"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(monkeypatch, capsys, error, says):
+    def stumble():
+        raise error
+
+    monkeypatch.setattr("tightrope.cli.env.env", stumble)
+    code, out, err = call(capsys, "env")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and says in err
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
+    def stumble():
+        raise RuntimeError("sizes differ")
+
+    monkeypatch.setattr("tightrope.cli.env.env", stumble)
+    with pytest.raises(RuntimeError, match="sizes differ"):
+        main(["env"])
 
 
 def test_check_tells_what_the_run_will_do(capsys, files):

@@ -63,6 +63,7 @@ def test_an_earlier_checkpoint_says_so_on_its_card(place, tmp_path, capsys):
     assert call(capsys, "export", place / "ppo", "--checkpoint", "iter-2", "--to", tmp_path / "early")[0] == 0
     card = (tmp_path / "early/README.md").read_text()
     assert "step 2 of 4: the training was not finished" in card
+    assert "KL to the start: beta 0.05 at first, adaptive, target by response length, in the reward (k1)" in card
     assert "prompts.jsonl`, sha256" in card and str(place) not in card
     end = (place / "ppo/export/README.md").read_text()
     assert "not finished" not in end and "| reward (raw) |" in end and "| KL to the start" in end

@@ -155,6 +155,7 @@ def test_a_slip_in_a_plugin_s_section_is_told_as_any_other(package, files, tmp_p
         ("ppo", {"reward": {"function": "brevty"}}, ["no reward function 'brevty'", "brevity"]),
         ("ppo", {"guardian": {"detectors": ["broken"]}}, ["detector broken of their-package", "no_such_module"]),
         ("ppo", {"guardian": {"detectors": ["json:loads"]}}, ["detector json:loads cannot be made"]),
+        ("ppo", {"guardian": {"detectors": ["sys:exit"]}}, ["detector sys:exit cannot be made", "SystemExit"]),
         ("broken", {}, ["algorithm broken of their-package", "no_such_module"]),
         ("not-one", {}, ["algorithm not-one is no AlgorithmPlugin"]),
         ("mien", {}, ['Did you mean "mine"?']),

@@ -24,6 +24,8 @@ def good(samples):
     return [0.5 * len(sample.response) for sample in samples]
 def raises(samples):
     return [json.loads(sample.response) for sample in samples]
+def leaves(samples):
+    raise SystemExit(3)
 def nan(samples):
     return [float("nan") for _ in samples]
 def one_short(samples):
@@ -118,6 +120,11 @@ OVERRIDES = [
     ("ppo", ["model.name={folder}"], "not a model folder"),
     ("sft", ["data.train={folder}/none.jsonl"], "there is no such data file"),
     ("ppo", ["rollout.max_new_tokens=64"], "no room for a prompt"),
+    ("ppo", ["rollout.truncate.token=zebra"], "found a word it does not know"),
+    ("ppo", ["rollout.truncate.token=the cat"], "found 2 tokens"),
+    ("ppo", ["rollout.truncate.token=cat", "rollout.truncate.after=6"], "never ends a response"),
+    ("ppo", ["rollout.temperature=1e-300"], "rollout.temperature"),
+    ("ppo", ["reward.function={folder}/judges.py:leaves"], "raised SystemExit: 3"),
     ("ppo", ["output={sft}"], "already holds a run"),
     ("ppo", ["output={folder}/judges.py"], "output folder cannot be made"),
     ("ppo", ["output={folder}/judges.py/run"], "output folder cannot be made"),

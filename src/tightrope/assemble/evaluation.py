@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from tightrope.assemble.inputs import trial_samples, try_reward_model
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import DataSection, ModelSection
 from tightrope.data.prompts import load_prompts
@@ -25,12 +26,13 @@ from tightrope.models.roles import Role, load_reward
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.functions import load_function
 from tightrope.scoring.reward_model import RewardModel
-from tightrope.types import Prompt, Rollout, Sample, SampleKey, Sampling, microbatch_indices
+from tightrope.types import Prompt, Rollout, SampleKey, Sampling, microbatch_indices
 
 TOKENS_AT_ONCE = 16_384
 USUAL_NEW_TOKENS = 64
 RM = "rm:"
-TRIAL = ("A response.", "")
+MEASURES = ("words", "tokens", "stopped", "entropy", "kl")
+"""What is told without a judge; no judge may have one of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def read_judge(spec: str) -> JudgeSpec:
     if spec.startswith(RM) or Path(spec).is_dir():
         folder = resolve_model_folder(named)
         require_kind(folder, "reward")
+        if named in MEASURES:
+            raise TightropeError("a measure has this name too", where="--judge", found=named, fix=f"write ./{named}")
         return JudgeSpec(named, folder)
     if ":" not in spec:
         raise TightropeError(
@@ -88,10 +92,7 @@ def read_judge(spec: str) -> JudgeSpec:
             expected="a reward-model folder, rm:FOLDER, module:function or file.py:function",
             found=repr(spec),
         )
-    trial = [
-        Sample(Prompt(i, (), "A prompt.", {"prompt": "A prompt."}), text, "stop", 1) for i, text in enumerate(TRIAL)
-    ]
-    load_function(spec).score(trial)
+    load_function(spec)
     return JudgeSpec(spec, None)
 
 
@@ -113,6 +114,8 @@ def evaluate(
         load_prompts(section, tokenizer, context=context, new_tokens=new_tokens).train
         for tokenizer, context in zip(tokenizers, contexts, strict=True)
     ]
+    for judge in judges:
+        try_judge(judge, prompts[0])
     rollouts: list[Rollout] = []
     for folder, tokenizer, asked in zip(models, tokenizers, prompts, strict=True):
         engine = LocalEngine(policy_of(folder), tokenizer, lambda: 0, TOKENS_AT_ONCE)
@@ -132,6 +135,14 @@ def evaluate(
         Answers(rollout, measured, distinct_n(rollout.responses, 3))
         for rollout, measured in zip(rollouts, numbers, strict=True)
     ]
+
+
+def try_judge(judge: JudgeSpec, prompts: Sequence[Prompt]) -> None:
+    """A judge that cannot read these prompts is told before the answers are written, not after."""
+    if judge.folder is None:
+        load_function(judge.name).score(trial_samples(prompts))
+    else:
+        try_reward_model(judge.folder, prompts)
 
 
 def policy_of(folder: Path) -> Role:

@@ -56,6 +56,8 @@ def read_inputs(config: RunConfig) -> Inputs:
         try_functions(config, data.train)
         if reward_folder is not None:
             try_reward_model(reward_folder, data.train)
+        if isinstance(config, OnlineConfig) and config.rollout.truncate is not None:
+            stop_ids(tokenizer, config.rollout.truncate.token)
     files = [path for path in (config.data.train, config.data.evaluation) if path is not None]
     return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files})
 
@@ -71,12 +73,30 @@ def try_functions(config: RunConfig, prompts: Sequence[Prompt]) -> None:
     """Ask each function about two made-up responses: one that raises, or answers with anything but a finite number
     each, is told in seconds and not after the model is loaded. An empty response is among them, because a policy
     that ends at once writes it."""
-    samples = [
+    for function in functions_of(config):
+        load_function(function).score(trial_samples(prompts))
+
+
+def trial_samples(prompts: Sequence[Prompt]) -> list[Sample]:
+    """Made-up responses to prompts that are really there: a function may read any column of theirs."""
+    return [
         Sample(prompts[i % len(prompts)], text, "stop", len(text.split()) + 1)  # with an end token
         for i, text in enumerate(TRIAL_RESPONSES)
     ]
-    for function in functions_of(config):
-        load_function(function).score(samples)
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, token: str) -> tuple[int, ...]:
+    """The token at the start of a word and inside a text, where the tokenizer tells them apart."""
+    written = [tokenizer.encode(text, add_special_tokens=False) for text in (token, f" {token}")]
+    found = sorted({ids[0] for ids in written if len(ids) == 1 and ids[0] != tokenizer.unk_token_id})
+    if not found:
+        unknown = len(written[0]) == 1
+        raise TightropeError(
+            f"rollout.truncate.token {token!r} is not one token of the policy's tokenizer",
+            found="a word it does not know" if unknown else f"{len(written[0])} tokens",
+            fix="name a text that is a single token, such as a full stop or a line break",
+        )
+    return tuple(found)
 
 
 def try_reward_model(folder: Path, prompts: Sequence[Prompt]) -> None:

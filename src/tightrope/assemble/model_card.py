@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.config.schedule import Schedule
+from tightrope.config.schema import KLSection, OnlineConfig, RunConfig
 from tightrope.data.readers import read_rows
 from tightrope.models.export import RewardFacts
 from tightrope.records import StepRecord
@@ -101,10 +102,27 @@ def training(facts: CardFacts) -> Iterator[str]:
         yield f"  at most {rollout.max_new_tokens} tokens, temperature {rollout.temperature:g}"
         reward = config.reward.model or config.reward.function
         yield f"- reward: {'model' if config.reward.model else 'function'} `{Path(str(reward)).name}`"
+        yield f"- KL to the start: {kl_told(config.kl)}"
     for path, digest in facts.data.items():
         yield f"- data: `{Path(path).name}`, sha256 `{digest}`"
     if facts.stage in ("rm", "dpo") and synthetic(config.data.train):
         yield "- the preferences are synthetic: the rows say that no person gave them"
+
+
+def kl_told(kl: KLSection) -> str:
+    """
+    >>> kl_told(KLSection(beta=0.1, target=6.0))
+    'beta 0.1 at first, adaptive, target 6 nats per response, in the reward (k1)'
+    """
+    if kl.always_zero:
+        return "no penalty (beta 0)"
+    place = f"in the {kl.placement} ({kl.estimator})"
+    if isinstance(kl.beta, Schedule):
+        return f"beta from {kl.beta.first:g} to {kl.beta.last:g}, {place}"
+    if kl.mode == "fixed":
+        return f"beta {kl.beta:g}, fixed, {place}"
+    target = "target by response length" if kl.target is None else f"target {kl.target:g} nats per response"
+    return f"beta {kl.beta:g} at first, {kl.mode}, {target}, {place}"
 
 
 def synthetic(file: Path) -> bool:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
-
 from tightrope.algorithms.options import PPOConfig, PPOOptions, RLOOConfig, UpdateOptions
 from tightrope.algorithms.plugins import plugin_of
 from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
-from tightrope.assemble.inputs import Inputs
+from tightrope.assemble.inputs import Inputs, stop_ids
 from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
 from tightrope.config.errors import TightropeError
 from tightrope.config.schedule import Now, at_step, scheduled_values
@@ -183,19 +181,6 @@ def sampling_of(config: OnlineConfig, inputs: Inputs) -> Sampling:
         return Sampling(rollout.temperature, rollout.max_new_tokens, ends)
     stops = stop_ids(inputs.tokenizer, rollout.truncate.token)
     return Sampling(rollout.temperature, rollout.max_new_tokens, ends, stops, rollout.truncate.after)
-
-
-def stop_ids(tokenizer: PreTrainedTokenizerBase, token: str) -> tuple[int, ...]:
-    """The token at the start of a word and inside a text, where the tokenizer tells them apart."""
-    written = [tokenizer.encode(text, add_special_tokens=False) for text in (token, f" {token}")]
-    found = sorted({ids[0] for ids in written if len(ids) == 1 and ids[0] != tokenizer.unk_token_id})
-    if not found:
-        raise TightropeError(
-            f"rollout.truncate.token {token!r} is not one token of the policy's tokenizer",
-            found=f"{len(written[0])} tokens",
-            fix="name a text that is a single token, such as a full stop or a line break",
-        )
-    return tuple(found)
 
 
 def reward_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:

@@ -6,13 +6,16 @@ What a model writes is hostile: it goes through ``printable`` before it reaches 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.flags import require_numbers
 from tightrope.config.errors import TightropeError
+from tightrope.config.schema import LEAST_TEMPERATURE
 from tightrope.storage.samples import printable
 
 if TYPE_CHECKING:
@@ -46,9 +49,7 @@ def chat(
     model
         Model folder or run.
     """
-    for name, value in (("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
-        if value is not None and not value > 0:
-            raise TightropeError("must be over 0", where=name, found=str(value))
+    require_numbers({"--max-new-tokens": max_new_tokens}, temperature, seed)
     from tightrope.assemble.conversation import Conversation, Talker
 
     talker = Talker(model, reward, seed)
@@ -118,15 +119,21 @@ class Session:
             note("nothing was asked yet")
         elif word == "/compare" and not self._talker.compares:
             note("there is no base to compare with: give a LoRA run whose base model is still there")
+        elif word == "/compare":
+            answer = turns.pop()
+            note("base:")
+            try:
+                self._write(base=True)
+            finally:
+                turns.append(answer)
         else:
             answer, question = turns.pop(), turns.pop()
             if word == "/retry":
-                self._ask(question["content"])
-            elif word == "/compare":
-                turns.append(question)
-                note("base:")
-                self._write(base=True)
-                turns.append(answer)
+                try:
+                    self._ask(question["content"])
+                except TightropeError:
+                    turns += [question, answer]
+                    raise
 
     def _set(self, rest: str) -> None:
         name, _, value = rest.partition(" ")
@@ -134,7 +141,7 @@ class Session:
             number = float(value)
         except ValueError:
             number = 0.0
-        if name != "temperature" or not number > 0:
+        if name != "temperature" or not LEAST_TEMPERATURE <= number < math.inf:
             raise TightropeError("cannot be set", found=rest or "nothing", expected="/set temperature 0.7")
         self._temperature = number
 
@@ -149,17 +156,19 @@ class Session:
         note(f"saved: {name}")
 
     def _ask(self, question: str) -> None:
-        self._talk.turns.append({"role": "user", "content": question})
+        """A question that got no answer is no part of the talk: the next one would be the second in a row."""
+        turns = self._talk.turns
+        turns.append({"role": "user", "content": question})
         try:
             dropped = self._talker.fit(self._talk, self._new_tokens)
+            if dropped:
+                note(f"the context is full: the oldest {dropped} turns were dropped")
+            answer = self._write(base=False)
+            score = self._talker.score(self._talk, answer)
         except TightropeError:
-            self._talk.turns.pop()
+            turns.pop()
             raise
-        if dropped:
-            note(f"the context is full: the oldest {dropped} turns were dropped")
-        answer = self._write(base=False)
-        score = self._talker.score(self._talk, answer)
-        self._talk.turns.append({"role": "assistant", "content": answer})
+        turns.append({"role": "assistant", "content": answer})
         if score is not None:
             note(f"reward {score:+.3f}")
 

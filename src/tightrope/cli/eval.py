@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.flags import require_numbers, require_writable, told_in_flags
 from tightrope.cli.stages import Json
-from tightrope.config.errors import TightropeError
 from tightrope.storage.samples import printable
 
 if TYPE_CHECKING:
@@ -58,23 +58,19 @@ def evaluate(
     prompts
         JSONL, CSV or parquet with a column `prompt` or `messages`.
     """
-    for name, value in (
-        ("--samples", samples),
-        ("--temperature", temperature),
-        ("--max-new-tokens", max_new_tokens),
-        ("--limit", limit),
-    ):
-        if value is not None and not value > 0:
-            raise TightropeError("must be over 0", where=name, found=str(value))
-    if output is not None and not output.parent.is_dir():
-        raise TightropeError("no such folder", where=str(output.parent), fix="make it, or choose another --output")
+    above_zero = {"--samples": samples, "--max-new-tokens": max_new_tokens, "--limit": limit}
+    require_numbers(above_zero, temperature, seed)
+    if output is not None:
+        require_writable(output, "--output")
     from tightrope.assemble import evaluation
     from tightrope.models.load import resolve_model_folder
 
     folders = [resolve_model_folder(name) for name in (model, against) if name is not None]
     asking = evaluation.Asking(prompts, samples, temperature, max_new_tokens, limit, seed)
     judges = [evaluation.read_judge(spec) for spec in judge]
-    found = evaluation.evaluate(folders, asking, judges, None if reference is None else resolve_model_folder(reference))
+    start = None if reference is None else resolve_model_folder(reference)
+    with told_in_flags():
+        found = evaluation.evaluate(folders, asking, judges, start)
     names = [str(name) for name in (model, against) if name is not None]
     if output is not None:
         write_rows(output, names, found)

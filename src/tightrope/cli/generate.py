@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.flags import require_numbers, require_writable, told_in_flags
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import DataSection, ModelSection
 from tightrope.storage.labels import LabelItem, write_items
@@ -44,11 +45,11 @@ def generate(
     prompts
         JSONL, CSV or parquet with a column `prompt` or `messages`.
     """
-    for name, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
-        if value is not None and not value > 0:
-            raise TightropeError("must be over 0", where=name, found=str(value))
+    above_zero = {"--samples": samples, "--max-new-tokens": max_new_tokens, "--limit": limit}
+    require_numbers(above_zero, temperature, seed)
     if output.exists() and not force:
         raise TightropeError("this file exists", where=str(output), fix="choose another --output, or use --force")
+    require_writable(output, "--output")
     from tightrope.data.prompts import load_prompts
     from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
     from tightrope.models.manifest import require_kind
@@ -61,7 +62,8 @@ def generate(
     tokenizer = load_tokenizer(folder)
     new_tokens = new_tokens_of(max_new_tokens, context_length(folder))
     section = DataSection(train=prompts, held_out=0, limit=limit)
-    data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=new_tokens)
+    with told_in_flags():
+        data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=new_tokens)
     network = load_network(folder, ModelSection(name=str(folder)))
     engine = LocalEngine(Role("policy", network, None, None), tokenizer, lambda: 0, TOKENS_AT_ONCE)
     sampling = Sampling(temperature, new_tokens, eos_ids(folder, tokenizer))

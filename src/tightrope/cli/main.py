@@ -21,6 +21,10 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 """128 + SIGPIPE: whoever read our output left, as ``head`` does."""
 
+LESS_MEMORY = (
+    "a smaller model or model.lora needs less, and so do training.token_budget and model.gradient_checkpointing"
+)
+
 COMMANDS = {
     "demo": ("tightrope.cli.demo:demo", "Watch a small model learn from preferences, in minutes."),
     "check": ("tightrope.cli.check:check", "Prove a config and its data before anything is trained."),
@@ -90,6 +94,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Python flushes stdout once more at exit, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE) from None
+    except OSError as error:
+        fail(told_by_the_system(error))
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        fail(TightropeError("out of memory", found=str(error).partition("\n")[0] or None, fix=LESS_MEMORY))
+
+
+def told_by_the_system(error: OSError) -> TightropeError:
+    """A file or device that is not there, not ours, or full."""
+    where = None if error.filename is None else str(error.filename)
+    return TightropeError(error.strerror or str(error) or type(error).__name__, where=where)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """torch has no class for a CPU that is full, and looking its class up would import it.
+
+    >>> out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")), out_of_memory(RuntimeError("x"))
+    (True, False)
+    """
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
 
 
 def quiet_libraries() -> None:

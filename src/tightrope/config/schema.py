@@ -18,6 +18,8 @@ ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstanc
 Preset = Literal["rlhf", "verifiable"]
 """The files in ``presets/``."""
 HALF = ("float16", "fp16", "half", "f16")
+LEAST_TEMPERATURE = 1e-3
+"""Logits divided by less leave what float32 can hold; at this one almost every token is the likeliest already."""
 MomentDecay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -95,7 +97,7 @@ class RolloutSection(Section):
     """Responses to each prompt; a group for RLOO."""
     max_new_tokens: PositiveInt = 64
     """Responses longer than this are cut (finish reason ``length``)."""
-    temperature: PositiveFloat = 1.0
+    temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE)
     """Divides the logits in rollout, reference and update alike."""
     top_k: int | None = None
     """Refused in RL: the sampled distribution must be the scored one."""
@@ -121,6 +123,12 @@ class RolloutSection(Section):
                     f"rollout.{key} is refused in RL, because the sampled distribution must be the scored one",
                     f"remove {key}; use rollout.temperature to sharpen the samples",
                 )
+        if self.truncate is not None and self.truncate.after >= self.max_new_tokens:
+            raise refused(
+                "truncate.after",
+                f"rollout.truncate.token never ends a response: the last one is number {self.max_new_tokens - 1}",
+                f"set rollout.truncate.after under {self.max_new_tokens}",
+            )
         return self
 
 

@@ -27,7 +27,7 @@ class PluginDetector:
             return []
         try:
             return list(self._detector.review(history))
-        except Exception as error:  # somebody's code, at any step of a long run
+        except (Exception, SystemExit) as error:  # somebody's code, at any step of a long run
             self._broken = True
             message = f"the detector {self.name} raised {type(error).__name__}: {error}; it is left out from here on"
             return [Finding(self.name, "alarm", history[-1].step, message)]
@@ -42,7 +42,7 @@ def made(spec: str) -> Detector:
     factory = load_plugin(spec, DETECTOR)
     try:
         return factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TightropeError(
             f"the detector {spec} cannot be made",
             where=DETECTOR.key,

@@ -79,7 +79,7 @@ class LocalEngine:
             for position in range(sampling.max_new_tokens):
                 token, logprob = draw(network.logits(hidden), sampling.temperature, uniform[:, position])
                 if not bool(logprob.isfinite().all()):
-                    raise non_finite(prompt, position, key)
+                    raise non_finite(prompt, position, self._policy_version())
                 if int(token) in sampling.eos_ids:
                     return
                 yield int(token)
@@ -109,7 +109,7 @@ class LocalEngine:
             token, logprob = draw(network.logits(hidden), sampling.temperature, uniform[running, position])
             if not bool(logprob.isfinite().all()):
                 broken = int(running[(~logprob.isfinite()).nonzero()[0, 0]])
-                raise non_finite(prompts[int(prompt_of[broken])], position, key)
+                raise non_finite(prompts[int(prompt_of[broken])], position, self._policy_version())
             tokens[running, position] = token
             logprobs[running, position] = logprob
             ended = torch.isin(token, ends if position < sampling.stop_after else ends_or_stops)
@@ -181,10 +181,11 @@ def require_room(prompt: Prompt, sampling: Sampling, context: int) -> None:
         )
 
 
-def non_finite(prompt: Prompt, position: int, key: SampleKey) -> NonFiniteLogits:
+def non_finite(prompt: Prompt, position: int, policy_version: int) -> NonFiniteLogits:
+    """``policy_version`` 0: nothing was trained here yet."""
+    trained = "an earlier update broke the weights: resume from an earlier checkpoint with a lower learning rate"
     return NonFiniteLogits(
         "the policy's logits are not finite numbers",
-        where=f"step {key.step}",
         found=f"NaN or infinity at response token {position} of prompt {prompt.index}",
-        fix="an earlier update broke the weights: resume from an earlier checkpoint with a lower learning rate",
+        fix=trained if policy_version else "the model's weights give them: take another model",
     )

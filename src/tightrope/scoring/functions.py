@@ -28,7 +28,7 @@ class FunctionReward:
             result = self._function(list(samples))
         except TightropeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit would end the run without a word
             raise TightropeError(
                 f"the reward function {self._spec} raised {type(error).__name__}: {error}",
                 where=innermost_user_frame(error),
