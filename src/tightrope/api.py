@@ -90,6 +90,8 @@ class RunView:
 
     def records(self, stage: str | None = None) -> list[StepRecord]:
         """Of one stage (``ppo``, ``ppo/probe``) or of all, in the order of the run."""
+        if self._is_unwritten():
+            return []
         store = MetricStore(self._folder.database, read_only=True)
         try:
             return store.rows(stage)
@@ -98,6 +100,8 @@ class RunView:
 
     def samples(self, step: int | None = None, split: str = "train") -> list[StoredSample]:
         """Of a step, or of the newest one that has any. ``split`` is train or probe."""
+        if self._is_unwritten():
+            return []
         store = SampleStore(self._folder.database, read_only=True)
         try:
             steps = store.steps(split)
@@ -105,6 +109,11 @@ class RunView:
             return [] if chosen is None else store.read(chosen, split)
         finally:
             store.close()
+
+    def _is_unwritten(self) -> bool:
+        """The run was started, or killed, before its first number."""
+        database = self._folder.database
+        return not database.is_file() or database.stat().st_size == 0
 
     def events(self) -> list[Event]:
         return read_events(self._folder.events)
@@ -134,6 +143,7 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint now, between two steps."""
+        self._opened.require_open()
         self._opened.built.run.core.save()
 
     @property

@@ -56,6 +56,32 @@ def test_stop_saves_and_ends_the_loop(files, tmp_path):
     assert (tmp_path / "run/checkpoints/iter-000001").is_dir()
 
 
+def test_a_run_that_ended_has_no_more_steps_and_a_closed_one_says_so(files, tmp_path):
+    config = tiny_config("ppo", files, tmp_path / "run", steps=2)
+    with api.start(config) as run:
+        kept = run.steps()
+        next(kept)
+        run.stop()
+        assert list(kept) == [] and list(run.steps()) == [] and run.outcome == "interrupted"
+    with api.resume(config.output) as run:
+        assert len(list(run.steps())) == 1 and list(run.steps()) == [] and run.outcome == "finished"
+    left = tiny_config("ppo", files, tmp_path / "left", steps=3)
+    with api.start(left) as again:
+        kept = again.steps()
+        next(kept)
+    for late in (lambda: next(kept), lambda: list(again.steps()), again.save, run.save):
+        with pytest.raises(api.TightropeError, match="this run is closed"):
+            late()
+    assert len(api.read(left.output).records("ppo")) == 1
+
+
+def test_a_run_without_a_number_yet_can_be_looked_at(tmp_path):
+    (tmp_path / "resolved.yaml").write_text("")
+    view = api.read(tmp_path)
+    assert "no step yet" in repr(view) and view.records() == view.samples() == []
+    assert "<div" in view._repr_html_()
+
+
 ALLOWED = {"div", "b", "br", "small", "svg", "polyline", "table", "tr", "th", "td", "style", "width", "height"}
 ALLOWED |= {"viewbox", "points", "fill", "stroke", "stroke-width"}
 

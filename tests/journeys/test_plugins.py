@@ -10,6 +10,8 @@ import pytest
 from tests.commands import call
 from tests.runs import tiny_files
 from tightrope import api
+from tightrope.guardian.plugins import PluginDetector
+from tightrope.records import StepRecord
 
 CODE = '''
 from typing import ClassVar
@@ -171,6 +173,19 @@ def test_a_broken_plugin_is_one_line_that_names_it(stage, changes, says, package
 def test_broken_plugins_that_nobody_names_break_nothing(package, files, tmp_path, capsys):
     code, _, _ = call(capsys, "check", "ppo", config(files, tmp_path, "ppo"))
     assert code == 0 and "their_broken_package" not in sys.modules
+
+
+def test_a_detector_that_finds_no_findings_is_left_out():
+    class Wordy:
+        name = "wordy"
+
+        def review(self, history):
+            return ["something is odd"]
+
+    watched = PluginDetector("wordy", Wordy())
+    history = [StepRecord(stage="ppo", step=0, attempt=0, metrics={})]
+    (finding,) = watched.review(history)
+    assert "'something is odd' is no Finding" in finding.message and watched.review(history) == []
 
 
 def test_detectors_are_heard_and_one_that_raises_is_left_out(package, files, tmp_path, capsys):

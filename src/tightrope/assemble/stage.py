@@ -106,8 +106,13 @@ class Opened:
     began: float
     outcome: Outcome | None = None
     between_steps: bool = True
+    closed: bool = False
 
     def steps(self) -> Iterator[StepRecord]:
+        """Nothing more once the run has ended. Raises TightropeError when its outputs are closed."""
+        self.require_open()
+        if self.outcome is not None:
+            return
         walking = self.built.steps(self.signals)
         while True:
             self.between_steps = False  # what an exception leaves half done is not saved
@@ -118,6 +123,14 @@ class Opened:
                 return
             self.between_steps = True
             yield record
+            self.require_open()  # the loop may have outlived the run
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise TightropeError("this run is closed", where=str(self.folder.path), fix="go on with api.resume")
+
+    def close(self) -> None:
+        self.closed = True
 
     def leave(self) -> None:
         """A run that was left between two steps is saved as after Ctrl-C."""
@@ -171,6 +184,7 @@ def opened(
         restore_or_begin(built, store, journal, metrics, samples, facts)
         watched.begin(built.run.core.progress.step)
         run = Opened(stage, config, inputs, folder, built, signals, metrics, began)
+        stack.callback(run.close)
         yield run
         run.leave()
 

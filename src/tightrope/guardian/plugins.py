@@ -26,7 +26,11 @@ class PluginDetector:
         if self._broken or not history:
             return []
         try:
-            return list(self._detector.review(history))
+            found = list(self._detector.review(history))
+            strange = [finding for finding in found if not isinstance(finding, Finding)]  # pyright: ignore[reportUnnecessaryIsInstance]
+            if strange:
+                raise TypeError(f"{strange[0]!r} is no Finding")
+            return found
         except (Exception, SystemExit) as error:  # somebody's code, at any step of a long run
             self._broken = True
             message = f"the detector {self.name} raised {type(error).__name__}: {error}; it is left out from here on"
