@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 
 from benchmarks.gpu_models import FULL, QUICK, Shape, four_roles, prompts_of, write_description, write_model
 from tightrope.algorithms.options import CONFIGS, PPOConfig
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.inputs import read_inputs
 from tightrope.assemble.memory import work_of
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Outputs
 from tightrope.assemble.stage import Finished, resume, start
-from tightrope.cli.display import Silent
 from tightrope.config.schema import LoraSection, RunConfig
 from tightrope.models.memory import estimate
 from tightrope.records import StepRecord
@@ -126,7 +126,7 @@ def memory_of_four_roles(check: Check) -> dict[str, Any]:
     assert roles.reward is not None
     config.output.mkdir()
     store = CheckpointStore(config.output / "checkpoints", 1, {})
-    outputs = Outputs(store, Journal(config.output / "events.jsonl"), Silent(), Silent())
+    outputs = Outputs(store, Journal(config.output / "events.jsonl"), Nobody(), Nobody())
     built = build_online(config, inputs, outputs, roles)
     assert isinstance(built.run, OnlineRun)
     budget = config.training.token_budget
@@ -145,7 +145,7 @@ def memory_of_four_roles(check: Check) -> dict[str, Any]:
     }
 
 
-class InterruptAt(Silent):
+class InterruptAt(Nobody):
     """Asks for a stop while a step is shown, as Ctrl-C would."""
 
     def __init__(self, step: int) -> None:
@@ -156,8 +156,8 @@ class InterruptAt(Silent):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def silent(stage: str, settings: RunConfig) -> Silent:
-    return Silent()
+def silent(stage: str, settings: RunConfig) -> Nobody:
+    return Nobody()
 
 
 def records_of(run: Path) -> list[StepRecord]:

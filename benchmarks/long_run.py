@@ -25,8 +25,8 @@ import psutil
 from benchmarks.curves import svg_of
 from benchmarks.memory_in_use import bytes_in_use, python_blocks
 from tightrope.algorithms.options import CONFIGS
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.stage import start
-from tightrope.cli.display import Silent
 from tightrope.config.schema import RunConfig
 from tightrope.demo.corpus import load_corpus
 from tightrope.demo.files import DemoFiles, write_texts
@@ -50,7 +50,7 @@ CHECKPOINTS, SAMPLE_STEPS, PROBE_EVERY = 2, 50, 50
 JUDGE = "tightrope.demo.judges:independent"
 
 
-class Watch(Silent):
+class Watch(Nobody):
     """Reads the process after every step into a table made beforehand, so that watching holds nothing more.
 
     ``leak``: bytes kept on purpose at each step, half in one piece and half in small objects, to see it seen.
@@ -175,7 +175,7 @@ def ppo_config(folder: Path, steps: int) -> RunConfig:
         "checkpoint": {"every": SFT_STEPS},
         "sft": {"batch_size": 32, "evaluate_every": SFT_STEPS},
     }
-    start("sft", CONFIGS["sft"].model_validate(sft), lambda stage, settings: Silent())
+    start("sft", CONFIGS["sft"].model_validate(sft), lambda stage, settings: Nobody())
     content = {
         "output": folder / "ppo",
         "model": {"name": folder / "sft"},

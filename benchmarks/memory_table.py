@@ -91,23 +91,23 @@ def line(case: tuple[str, dict[str, int], dict[str, Any]], found: dict[str, Any]
 
 
 def measured(case: tuple[str, dict[str, int], dict[str, Any]]) -> dict[str, Any]:
+    from tightrope.assemble.fanout import Nobody
     from tightrope.assemble.inputs import read_inputs
     from tightrope.assemble.memory import work_of
     from tightrope.assemble.stage import start
-    from tightrope.cli.display import Silent
     from tightrope.models.memory import estimate
 
     stage, shape, options = case
     with tempfile.TemporaryDirectory() as place:
         small = config_of(stage, TINY, options | {"tokens": 256}, Path(place) / "small")
-        start(stage, small, lambda name, settings: Silent())
+        start(stage, small, lambda name, settings: Nobody())
         config = config_of(stage, shape, options, Path(place) / "real")
         inputs = read_inputs(config)
         needed = estimate(inputs.folder, config.model, work_of(config, inputs))
         del inputs
         process = psutil.Process().memory_info().rss
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
-        start(stage, config, lambda name, settings: Silent())
+        start(stage, config, lambda name, settings: Nobody())
     peak = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
     return {
         "process": process,

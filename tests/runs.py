@@ -11,10 +11,10 @@ from typing import Any
 
 from tests.tiny import WORDS, tiny_llama
 from tightrope.algorithms.options import CONFIGS
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.inputs import read_inputs
 from tightrope.assemble.parts import Assembled, Outputs
 from tightrope.assemble.stage import Finished, build, start
-from tightrope.cli.display import Silent
 from tightrope.config.schema import RunConfig
 from tightrope.storage.checkpoints import CheckpointStore
 from tightrope.storage.journal import Journal
@@ -98,12 +98,12 @@ def tiny_config(
 
 
 def run_quietly(stage: str, config: RunConfig) -> Finished:
-    return start(stage, config, lambda name, settings: Silent())
+    return start(stage, config, lambda name, settings: Nobody())
 
 
 def built_run(config: RunConfig, folder: Path) -> Assembled:
     """The run as the command line builds it, before its first step; it is shown to nobody."""
     folder.mkdir(parents=True, exist_ok=True)
     store = CheckpointStore(folder / "checkpoints", config.checkpoint.keep, {})
-    outputs = Outputs(store, Journal(folder / "events.jsonl"), Silent(), Silent())
+    outputs = Outputs(store, Journal(folder / "events.jsonl"), Nobody(), Nobody())
     return build(config, read_inputs(config), outputs)

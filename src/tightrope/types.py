@@ -172,6 +172,10 @@ def spans(offsets: Tensor, chosen: Tensor) -> Tensor:
     return begin + within
 
 
+TOKENS_AT_ONCE = 16_384
+"""Of one pass through a network where no config says ``training.token_budget``: memory and speed, never the result."""
+
+
 def microbatch_indices(lengths: Tensor, token_budget: int | None) -> list[list[int]]:
     """Consecutive sequences whose tokens fit the budget; a longer sequence goes alone. None: all at once.
 

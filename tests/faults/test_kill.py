@@ -20,8 +20,8 @@ import pytest
 
 from tests.invariance.test_resume import differing, logged
 from tests.runs import run_quietly, tiny_config, tiny_files
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.stage import resume
-from tightrope.cli.display import Silent
 from tightrope.config.schema import RunConfig
 from tightrope.storage.checkpoints import CheckpointStore
 from tightrope.training.timing import Stopwatch
@@ -63,7 +63,7 @@ def killed_attempt(config: RunConfig, phase: str, occurrence: int, delay: float)
         try:
             die_in(phase, occurrence, delay)
             if (config.output / "resolved.yaml").exists():
-                resume(config.output, lambda name, settings: Silent())
+                resume(config.output, lambda name, settings: Nobody())
             else:
                 run_quietly("ppo", config)
             code = 0
@@ -95,7 +95,7 @@ def survive_kills(tmp_path: Path, kills: int) -> None:
             # At most the step that was not saved yet and the probe that it began with: both are repeated.
             assert len(logged(config.output)) >= finished_before - 2
     if (config.output / "resolved.yaml").exists():
-        resume(config.output, lambda name, settings: Silent())
+        resume(config.output, lambda name, settings: Nobody())
     assert sum(done.values()) >= 0.8 * kills and len(done) == len(PHASES)
     assert logged(config.output) == logged(whole.output)
     assert differing(whole.output, config.output) == []

@@ -20,11 +20,11 @@ from tests.invariance.test_resume import STEPS, interrupted_and_resumed
 from tests.runs import Files, run_quietly, tiny_config, tiny_files
 from tests.tiny import tiny_gpt2, tiny_llama
 from tightrope.algorithms.options import PPOConfig, RLOOConfig
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.inputs import read_inputs
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Assembled, Outputs
 from tightrope.assemble.stage import Finished, start
-from tightrope.cli.display import Silent
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import DataSection, ModelSection
 from tightrope.data.preferences import load_preferences
@@ -70,7 +70,7 @@ def run_of(stage: str, files: Files, output: Path, **options: Any) -> tuple[Fini
 def built_online(config: PPOConfig | RLOOConfig, folder: Path) -> Assembled:
     """The run before its first step, for tests that look at its parts."""
     folder.mkdir()
-    silent = Silent()
+    silent = Nobody()
     outputs = Outputs(CheckpointStore(folder / "checkpoints", 2, {}), Journal(folder / "events.jsonl"), silent, silent)
     return build_online(config, read_inputs(config), outputs)
 
@@ -120,7 +120,7 @@ def test_b21_rm_score_equals_the_training_path(tmp_path: Path, capsys: pytest.Ca
     section = DataSection(train=files.preferences, held_out=0)
     pairs = load_preferences(section, load_tokenizer(done.export), context=64).train
     with torch.no_grad():
-        trained = sequence_scores(load_reward(done.export, ModelSection(name=done.export)), pairs.rows).tolist()
+        trained = sequence_scores(load_reward(done.export), pairs.rows).tolist()
     code, out, _ = call(capsys, "rm", "score", tmp_path / "run", files.preferences)
     scores = [json.loads(line)["score"] for line in out.splitlines()]
     assert code == 0 and scores == pytest.approx(trained, abs=1e-5)
@@ -248,7 +248,7 @@ def test_b80_memory_does_not_grow_with_the_steps(tmp_path: Path) -> None:
     """Less than 1 MB in 100 steps after warming up."""
     sizes, process = list[int](), psutil.Process()
 
-    class Weighing(Silent):
+    class Weighing(Nobody):
         def write(self, record: StepRecord) -> None:
             if record.stage == "ppo":
                 sizes.append(process.memory_info().rss)
@@ -323,7 +323,7 @@ def test_b92_saving_is_proven_before_the_first_step(
     monkeypatch.setattr(CheckpointStore, "save", refuses)
     seen = list[StepRecord]()
 
-    class Watching(Silent):
+    class Watching(Nobody):
         def write(self, record: StepRecord) -> None:
             seen.append(record)
 

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from tests.runs import STAGES, run_quietly, tiny_config, tiny_files
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.stage import Finished, resume, start
-from tightrope.cli.display import Silent
 from tightrope.records import StepRecord
 from tightrope.storage.metrics import MetricStore
 
 STEPS = 4
 
 
-class InterruptAt(Silent):
+class InterruptAt(Nobody):
     """Asks for a stop while step ``step`` is being shown, as Ctrl-C would."""
 
     def __init__(self, step: int, number: int) -> None:
@@ -56,7 +56,7 @@ def differing(one: Path, two: Path) -> list[str]:
 def interrupted_and_resumed(stage: str, config, number: int = signal.SIGTERM) -> Finished:
     first = start(stage, config, lambda name, settings: InterruptAt(STEPS // 2 - 1, number))
     assert (first.outcome, first.steps) == ("interrupted", STEPS // 2)
-    return resume(config.output, lambda name, settings: Silent())
+    return resume(config.output, lambda name, settings: Nobody())
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -79,7 +79,7 @@ def test_resume_after_an_odd_checkpoint_repeats_the_steps_after_it(tmp_path: Pat
     start("ppo", halves, lambda name, settings: InterruptAt(STEPS // 2, signal.SIGINT))
     newest = sorted((halves.output / "checkpoints").glob("iter-*"))[-1]
     newest.rename(newest.with_name("lost"))
-    resumed = resume(halves.output, lambda name, settings: Silent())
+    resumed = resume(halves.output, lambda name, settings: Nobody())
     assert logged(whole.folder) == logged(resumed.folder)
     assert differing(whole.folder, resumed.folder) == []
 
@@ -98,7 +98,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     config = tiny_config("sft", tiny_files(tmp_path), tmp_path / "run", steps=STEPS)
     run_quietly("sft", config)
     before, numbers = weights(config.output), logged(config.output)
-    again = resume(config.output, lambda name, settings: Silent())
+    again = resume(config.output, lambda name, settings: Nobody())
     assert again.outcome == "finished"
     assert logged(config.output) == numbers
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(config.output).items())

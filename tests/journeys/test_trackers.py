@@ -10,8 +10,8 @@ import pytest
 
 from tests.runs import run_quietly, tiny_config, tiny_files
 from tightrope.assemble import fanout
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.stage import resume
-from tightrope.cli.display import Silent
 from tightrope.config.errors import TightropeError
 from tightrope.records import StepRecord
 from tightrope.storage.journal import read_events
@@ -80,7 +80,7 @@ def test_trackers_that_hang_are_waited_for_together_and_not_for_long(tmp_path, m
         GuardedTracker(str(n), threading.Event().wait, TrackerMemory(tmp_path / str(n)), True) for n in range(3)
     ]
     journal = type("Quiet", (), {"append": lambda self, *event: None})()
-    watched = fanout.FanOut(Silent(), Silent(), fanout.Watchers(Silent(), lambda step: trackers), journal, None)
+    watched = fanout.FanOut(Nobody(), Nobody(), fanout.Watchers(Nobody(), lambda step: trackers), journal, None)
     watched.begin(0)
     monkeypatch.setattr(time, "monotonic", iter([0.0, 0.0, 4.0, 7.0]).__next__)
     watched.close()
@@ -139,7 +139,7 @@ def test_steps_that_are_repeated_after_a_kill_are_told_once(files, tmp_path):
     folder = run_quietly("ppo", config).folder
     newest = max(folder.glob("checkpoints/iter-*"))
     newest.rename(folder / "gone")
-    done = resume(folder, lambda stage, config: Silent())
+    done = resume(folder, lambda stage, config: Nobody())
     assert done.outcome == "finished"
     steps = [line["step"] for line in told(folder) if "metrics" in line and "kl_seq" in line["metrics"]]
     assert steps == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.commands import call
 from tests.tiny import tiny_llama
-from tightrope.cli.display import Silent
+from tightrope.assemble.fanout import Nobody
 from tightrope.config.errors import TightropeError
 from tightrope.demo import corpus, standard
 from tightrope.demo.card import card_json, card_text
@@ -76,7 +76,7 @@ def tiny(tmp_path, monkeypatch) -> Recipe:
 @pytest.mark.slow
 def test_the_whole_way_with_a_tiny_model(tiny, tmp_path):
     folder = tmp_path / "demo"
-    result = Demo(tiny, folder, 0, lambda stage, config: Silent(), lambda text: None).run()
+    result = Demo(tiny, folder, 0, lambda stage, config: Nobody(), lambda text: None).run()
     told = json.loads(json.dumps(card_json(result), allow_nan=False))
     assert {"forgetting_ppl_ratio", "facts_before", "facts_after"} <= set(told)
     assert told["dpo_independent_after"] is None and result.dpo is None

@@ -11,8 +11,8 @@ import torch
 from benchmarks.curves import svg_of
 from benchmarks.memory_in_use import python_blocks
 from tests.runs import tiny_config, tiny_files
+from tightrope.assemble.fanout import Nobody
 from tightrope.assemble.stage import start
-from tightrope.cli.display import Silent
 from tightrope.records import StepRecord
 from tightrope.storage.samples import SampleStore
 
@@ -23,7 +23,7 @@ BLOCKS_A_STEP = 10
 garbage collector tracks would not tell the two apart: a record of numbers is one such object."""
 
 
-class Count(Silent):
+class Count(Nobody):
     """Small objects and tensors alive, and open files, after a step."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tightrope.data.chat_format import ChatFormat
 from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
 from tightrope.models.lora import add_adapter, load_adapter, read_shape
 from tightrope.models.manifest import ADAPTER_FOLDER, base_hash, read_manifest, require_kind
-from tightrope.models.roles import Role, load_reward
+from tightrope.models.roles import Role, load_policy, load_reward
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.reward_model import RewardModel
 from tightrope.types import Prompt, Sample, SampleKey, Sampling
@@ -37,7 +37,9 @@ class Conversation:
 
 
 class Talker:
-    """``base`` is there when the model is a LoRA run over a base that can still be found: the adapter switched off."""
+    """``compares``: the model is a LoRA run over a base that can still be found, so the base answers too, with
+    the adapter switched off. ``context``: tokens of prompt and answer together.
+    """
 
     def __init__(self, name: Path, reward: Path | None, seed: int) -> None:
         folder = resolve_model_folder(name)
@@ -45,7 +47,7 @@ class Talker:
         reward_folder = None if reward is None else resolve_model_folder(reward)
         if reward_folder is not None:
             require_kind(reward_folder, "reward")
-        self._context = context_length(folder)
+        self.context = context_length(folder)
         tokenizer = load_tokenizer(folder)
         self._format = ChatFormat(tokenizer)
         self._eos_ids = eos_ids(folder, tokenizer)
@@ -54,8 +56,7 @@ class Talker:
         self._base = None if base is None else LocalEngine(base, tokenizer, lambda: 0)
         self._reward = None
         if reward_folder is not None:
-            role = load_reward(reward_folder, ModelSection(name=str(reward_folder)))
-            self._reward = RewardModel(role, load_tokenizer(reward_folder))
+            self._reward = RewardModel(load_reward(reward_folder), load_tokenizer(reward_folder))
         self._seed, self._asked = seed, 0
 
     @property
@@ -66,25 +67,14 @@ class Talker:
     def compares(self) -> bool:
         return self._base is not None
 
-    def room(self, asked: int | None, usual: int) -> int:
-        """New tokens of an answer. Raises TightropeError when no room for a question is left."""
-        if asked is not None and asked >= self._context:
-            raise TightropeError(
-                "no room for a question is left",
-                where="--max-new-tokens",
-                expected=f"less than the model's context of {self._context} tokens",
-                found=str(asked),
-            )
-        return min(usual, self._context // 2) if asked is None else asked
-
     def fit(self, talk: Conversation, new_tokens: int) -> int:
         """Drops the oldest turns until question and answer fit; returns how many went."""
         dropped = 0
-        while len(self._prompt(talk).token_ids) + new_tokens > self._context:
+        while len(self._prompt(talk).token_ids) + new_tokens > self.context:
             if len(talk.turns) < 2:
                 raise TightropeError(
                     "the question is too long for the model",
-                    expected=f"at most {self._context - new_tokens} tokens",
+                    expected=f"at most {self.context - new_tokens} tokens",
                     found=str(len(self._prompt(talk).token_ids)),
                 )
             # With a template a conversation begins with the user: question and answer go together.
@@ -141,4 +131,4 @@ def loaded(name: Path, folder: Path) -> tuple[Role, Role | None]:
                 add_adapter(network, "policy", read_shape(adapter), seed=0)
                 load_adapter(network, "policy", adapter)
                 return Role("policy", network, "policy"), Role("base", network)
-    return Role("policy", load_network(folder, ModelSection(name=str(folder)))), None
+    return load_policy(folder), None

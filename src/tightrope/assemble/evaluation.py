@@ -14,22 +14,20 @@ import torch
 
 from tightrope.assemble.inputs import trial_samples, try_reward_model
 from tightrope.config.errors import TightropeError
-from tightrope.config.schema import DataSection, ModelSection
+from tightrope.config.schema import DataSection
 from tightrope.data.prompts import load_prompts
 from tightrope.maths.diagnostics import Interval, clustered_mean, distinct_n, win_rate
 from tightrope.maths.kl import k1
 from tightrope.maths.ragged import segment_sum
-from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+from tightrope.models.load import context_length, eos_ids, load_tokenizer, resolve_model_folder
 from tightrope.models.manifest import require_kind, tokenizer_hash
 from tightrope.models.packed_forward import token_logprobs
-from tightrope.models.roles import Role, load_reward
+from tightrope.models.roles import Role, load_policy, load_reward
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.functions import load_function
 from tightrope.scoring.reward_model import RewardModel
-from tightrope.types import Prompt, Rollout, SampleKey, Sampling, microbatch_indices
+from tightrope.types import TOKENS_AT_ONCE, Prompt, Rollout, SampleKey, Sampling, microbatch_indices
 
-TOKENS_AT_ONCE = 16_384
-USUAL_NEW_TOKENS = 64
 RM = "rm:"
 MEASURES = ("words", "tokens", "stopped", "entropy", "kl")
 """What is told without a judge; no judge may have one of these names."""
@@ -37,12 +35,12 @@ MEASURES = ("words", "tokens", "stopped", "entropy", "kl")
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What both models are asked. ``new_tokens`` None: 64, or half the smallest context if that is less."""
+    """What all models are asked: ``samples`` answers to each prompt, of ``new_tokens`` at most."""
 
     prompts: Path
+    new_tokens: int
     samples: int = 1
     temperature: float = 1.0
-    new_tokens: int | None = None
     limit: int | None = None
     seed: int = 0
 
@@ -100,8 +98,6 @@ def evaluate(
     models: Sequence[Path], asking: Asking, judges: Sequence[JudgeSpec], reference: Path | None
 ) -> list[Answers]:
     """One ``Answers`` a model, in their order. Raises TightropeError before weights load."""
-    contexts = [context_length(folder) for folder in models]
-    new_tokens = min(USUAL_NEW_TOKENS, min(contexts) // 2) if asking.new_tokens is None else asking.new_tokens
     for folder in models:
         require_kind(folder, "policy")
         if reference is not None and tokenizer_hash(folder) != tokenizer_hash(reference):
@@ -111,20 +107,20 @@ def evaluate(
     section = DataSection(train=asking.prompts, held_out=0, limit=asking.limit)
     tokenizers = [load_tokenizer(folder) for folder in models]
     prompts = [
-        load_prompts(section, tokenizer, context=context, new_tokens=new_tokens).train
-        for tokenizer, context in zip(tokenizers, contexts, strict=True)
+        load_prompts(section, tokenizer, context=context_length(folder), new_tokens=asking.new_tokens).train
+        for folder, tokenizer in zip(models, tokenizers, strict=True)
     ]
     for judge in judges:
         try_judge(judge, prompts[0])
     rollouts: list[Rollout] = []
     for folder, tokenizer, asked in zip(models, tokenizers, prompts, strict=True):
-        engine = LocalEngine(policy_of(folder), tokenizer, lambda: 0, TOKENS_AT_ONCE)
-        sampling = Sampling(asking.temperature, new_tokens, eos_ids(folder, tokenizer))
+        engine = LocalEngine(load_policy(folder), tokenizer, lambda: 0, TOKENS_AT_ONCE)
+        sampling = Sampling(asking.temperature, asking.new_tokens, eos_ids(folder, tokenizer))
         rollouts.append(engine.generate(asked, asking.samples, sampling, SampleKey(asking.seed, 0, 0)))
         del engine  # before the next network is loaded
     numbers = [measures(rollout) for rollout in rollouts]
     if reference is not None:
-        role = policy_of(reference)
+        role = load_policy(reference)
         for measured, rollout in zip(numbers, rollouts, strict=True):
             measured["kl"] = kl_of(rollout, role)
         del role
@@ -143,10 +139,6 @@ def try_judge(judge: JudgeSpec, prompts: Sequence[Prompt]) -> None:
         load_function(judge.name).score(trial_samples(prompts))
     else:
         try_reward_model(judge.folder, prompts)
-
-
-def policy_of(folder: Path) -> Role:
-    return Role("policy", load_network(folder, ModelSection(name=str(folder))))
 
 
 def measures(rollout: Rollout) -> dict[str, Sequence[float]]:
@@ -173,8 +165,7 @@ def scored(judge: JudgeSpec, rollouts: Sequence[Rollout]) -> list[Sequence[float
     if judge.folder is None:
         source = load_function(judge.name)
     else:
-        role = load_reward(judge.folder, ModelSection(name=str(judge.folder)))
-        source = RewardModel(role, load_tokenizer(judge.folder), TOKENS_AT_ONCE)
+        source = RewardModel(load_reward(judge.folder), load_tokenizer(judge.folder), TOKENS_AT_ONCE)
     return [source.score(rollout.samples()) for rollout in rollouts]
 
 

@@ -14,12 +14,10 @@ from typing import Any
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.protocols import Display, Journal, SampleSink
 from tightrope.records import StepRecord, Tracker
-from tightrope.storage.samples import sample_rows
+from tightrope.storage.samples import StoredSample, samples_of
 from tightrope.trackers.guarded import CLOSE_SECONDS, GuardedTracker, Item
 from tightrope.trackers.names import tracked_metrics
 from tightrope.types import Rollout, Scores
-
-COLUMNS = ("prompt", "response", "reward", "kl", "finish_reason", "n_tokens")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class FanOut:
             return
         kept = self._config.samples
         if kept.count and not (split == "train" and step % kept.every):
-            rows = [table_row(row) for row in sample_rows(step, attempt, rollout, scores, split, kept.count)]
+            rows = [shown_row(sample) for sample in samples_of(step, attempt, rollout, scores, split, kept.count)]
             self._send(Item(f"samples/{split}", step, {}, rows))
 
     def close(self) -> None:
@@ -103,14 +101,20 @@ class FanOut:
             self._journal.append(step, "display_lost", f"{type(error).__name__}: {error}", "run")
 
 
-def table_row(row: Sequence[Any]) -> Mapping[str, Any]:
-    """From the columns of the samples' table (``storage/samples.py``) to those that people read."""
-    prompt, response, finish_reason, n_tokens, reward, _, kl = row[6:13]
-    return dict(zip(COLUMNS, (prompt, response, reward, kl, finish_reason, n_tokens), strict=True))
+def shown_row(sample: StoredSample) -> Mapping[str, Any]:
+    """What people read of a sample, by column."""
+    return {
+        "prompt": sample.prompt,
+        "response": sample.response,
+        "reward": sample.reward,
+        "kl": sample.kl,
+        "finish_reason": sample.finish_reason,
+        "n_tokens": sample.n_tokens,
+    }
 
 
 class Nobody:
-    """A ``Display`` for runs that are watched from Python."""
+    """A ``Display`` and a ``SampleSink`` that show and keep nothing."""
 
     def write(self, record: StepRecord) -> None:
         """Nothing is shown."""

@@ -20,7 +20,7 @@ from tightrope.parallel.single import SingleProcess
 from tightrope.protocols import Objective
 from tightrope.training.evaluate import Evaluate, held_out_record, nothing_to_evaluate
 from tightrope.training.learner import GradientLearner, UpdatePlan
-from tightrope.training.loop import steps, train
+from tightrope.training.loop import steps
 from tightrope.training.optimisers import NamedWeights
 from tightrope.training.run import OfflineRun, Progress
 from tightrope.training.selftest import Check, dpo_check
@@ -72,7 +72,6 @@ def build_offline(config: OfflineConfig, inputs: Inputs, outputs: Outputs) -> As
         run,
         nothing_to_prepare,
         test,
-        partial(train, run, offline_step),
         partial(steps, run, offline_step),
         roles,
         result,

@@ -30,7 +30,7 @@ from tightrope.scoring.reward_model import RewardModel, fingerprints
 from tightrope.training.controls import BetaDial
 from tightrope.training.evaluate import Probe, nothing_to_evaluate
 from tightrope.training.learner import GradientLearner, UpdatePlan
-from tightrope.training.loop import steps, train
+from tightrope.training.loop import steps
 from tightrope.training.optimisers import NamedWeights
 from tightrope.training.policy_objective import PolicyObjective
 from tightrope.training.preparation import Preparation
@@ -60,24 +60,12 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     sampler = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
     engine = TimedEngine(sampler, clock)
     scale = RunningScale() if config.reward.scale == "running_std" else None
-    bootstrap = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
+    bootstraps = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
     judge, probe_judge = (
-        TimedJudge(
-            LocalJudge(
-                source,
-                normaliser,
-                config.reward,
-                roles,
-                sampling.temperature,
-                budget,
-                Judging(bootstrap, scale, learns_scale, now),
-            ),
-            clock,
-        )
+        TimedJudge(judge_of(config, source, normaliser, roles, Judging(bootstraps, scale, learns_scale, now)), clock)
         for learns_scale in (True, False)
     )
-    plan = update_plan(config, roles)
-    optimizers = optimizers_of(config.optimizer, roles)
+    optimizers, plan = optimizers_of(config.optimizer, roles), update_plan(config, roles)
     learner = GradientLearner(objective, optimizers, plan, SingleProcess(), lambda: progress.attempt)
     prompts = PromptSampler(
         inputs.data.train, config.rollout.prompts_per_step, config.seed, config.rollout.fixed_prompts
@@ -88,25 +76,22 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         "prompts": prompts,
         "dial": dial,
         "normaliser": normaliser,
+        **({} if scale is None else {"scale": scale}),
     }
-    if scale is not None:
-        state["scale"] = scale
-    probe = nothing_to_evaluate
-    held_out = inputs.data.held_out[: config.evaluation.prompts]
-    if held_out:
-        probe = Probe(
-            stage=config.stage,
-            seed=config.seed,
-            prompts=held_out,
-            engine=engine,
-            judge=probe_judge,
-            sampling=sampling,
-            samples=outputs.samples,
-            held_out=None if config.evaluation.function is None else load_function(config.evaluation.function),
-            progress=progress,
-            clock=clock,
-        )
-    core = core_of(config, outputs, progress, clock, state, probe, config.evaluation.every)
+    probe = Probe(
+        stage=config.stage,
+        seed=config.seed,
+        prompts=inputs.data.held_out[: config.evaluation.prompts],
+        engine=engine,
+        judge=probe_judge,
+        sampling=sampling,
+        samples=outputs.samples,
+        held_out=None if config.evaluation.function is None else load_function(config.evaluation.function),
+        progress=progress,
+        clock=clock,
+    )
+    evaluate = probe if probe.prompts else nothing_to_evaluate
+    core = core_of(config, outputs, progress, clock, state, evaluate, config.evaluation.every)
     run = OnlineRun(
         core=core,
         prompts=prompts,
@@ -134,9 +119,14 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         count=config.reward.normalise_samples,
     )
     test = partial(self_test, run, objective, roles, inputs, source)
-    return Assembled(
-        run, prepare, test, partial(train, run, train_step), partial(steps, run, train_step), roles, roles.policy
-    )
+    return Assembled(run, prepare, test, partial(steps, run, train_step), roles, roles.policy)
+
+
+def judge_of(
+    config: OnlineConfig, source: RewardSource, normaliser: RewardNormaliser, roles: Roles, judging: Judging
+) -> LocalJudge:
+    temperature, budget = config.rollout.temperature, config.training.token_budget
+    return LocalJudge(source, normaliser, config.reward, roles, temperature, budget, judging)
 
 
 def algorithm_of(config: OnlineConfig, beta: Callable[[], float], now: Now) -> Algorithm:

@@ -9,12 +9,12 @@ from typing import Any
 
 from tightrope.config.schema import OptimizerSection, RunConfig
 from tightrope.guardian.guardian import StepGuardian
-from tightrope.maths.schedules import cosine_decay_with_warmup, linear_decay_with_warmup
+from tightrope.maths.schedules import constant_after_warmup, cosine_decay_with_warmup, linear_decay_with_warmup
 from tightrope.models.roles import Role, Roles
 from tightrope.protocols import CheckpointStore, Journal, SampleSink, Stateful
 from tightrope.records import Tracker
 from tightrope.training.evaluate import Evaluate
-from tightrope.training.loop import Outcome, Steps, StopSignals
+from tightrope.training.loop import Steps, StopSignals
 from tightrope.training.optimisers import NamedAdamW, group_options
 from tightrope.training.run import OfflineRun, OnlineRun, Progress, RunCore
 from tightrope.training.selftest import Check
@@ -36,14 +36,12 @@ class Assembled:
     """A run with its weights loaded; nothing has been drawn or trained yet.
 
     ``prepare`` measures what a new run needs before its first step, ``self_test`` what must be true at step 0;
-    ``train`` walks the run to its end, ``steps`` gives each finished step on the way. ``result`` is the role
-    whose weights are wanted.
+    ``steps`` walks the run to its end and gives each finished step. ``result`` is the role whose weights are wanted.
     """
 
     run: OnlineRun | OfflineRun[Any]
     prepare: Callable[[], None]
     self_test: Callable[[], list[Check]]
-    train: Callable[[StopSignals], Outcome]
     steps: Callable[[StopSignals], Steps]
     roles: Roles
     result: Role
@@ -89,11 +87,3 @@ def rate_factor(config: RunConfig) -> Callable[[int], float]:
         return partial(constant_after_warmup, warmup=section.warmup_steps)
     decay = cosine_decay_with_warmup if section.schedule == "cosine" else linear_decay_with_warmup
     return partial(decay, total=total, warmup=section.warmup_steps)
-
-
-def constant_after_warmup(step: int, warmup: int) -> float:
-    """
-    >>> [constant_after_warmup(step, warmup=1) for step in range(3)]
-    [0.5, 1.0, 1.0]
-    """
-    return min(1.0, (step + 1) / (warmup + 1))

@@ -30,6 +30,7 @@ from tightrope.assemble.parts import Assembled, Outputs
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved, save_resolved
 from tightrope.config.schema import OnlineConfig, RunConfig
+from tightrope.models.load import device_of
 from tightrope.protocols import Display
 from tightrope.records import StepRecord
 from tightrope.storage.checkpoints import CheckpointStore
@@ -76,7 +77,7 @@ def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[
     with RunFolder.create(config.output) as folder:
         try:
             save_resolved(stage, config, folder.resolved)
-            folder.write_environment(device_facts())
+            folder.write_environment(device_facts(config))
             with opened(stage, config, inputs, folder, display_for) as run:
                 yield run
         except TightropeError:
@@ -261,12 +262,12 @@ def facts_of(config: RunConfig, inputs: Inputs) -> dict[str, Any]:
         "config": hashlib.sha256(text.encode()).hexdigest(),
         "data": dict(inputs.fingerprints),
         "packages": environment()["packages"],
-        **device_facts(),
+        **device_facts(config),
     }
 
 
-def device_facts() -> dict[str, Any]:
-    return {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": torch.get_num_threads()}
+def device_facts(config: RunConfig) -> dict[str, Any]:
+    return {"device": device_of(config.model).type, "threads": torch.get_num_threads()}
 
 
 def sample_store(config: RunConfig, folder: RunFolder) -> SampleStore:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.arguments import Seed, Temperature, new_tokens_of
 from tightrope.cli.flags import require_numbers
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import LEAST_TEMPERATURE
@@ -34,11 +35,11 @@ def chat(
     *,
     system: Annotated[str | None, Parameter(help="Instruction before the conversation.")] = None,
     reward: Annotated[Path | None, Parameter(help="Reward model whose score stands under each answer.")] = None,
-    temperature: Annotated[float, Parameter(help="Divides the logits.")] = 1.0,
+    temperature: Temperature = 1.0,
     max_new_tokens: Annotated[
         int | None, Parameter(help="Longer answers are cut. Absent: 256, or half the context if that is less.")
     ] = None,
-    seed: Annotated[int, Parameter(help="Keys the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Talk to a model: each line is a question, `/help` lists the commands. Lines may also come from a pipe.
 
@@ -53,7 +54,7 @@ def chat(
     from tightrope.assemble.conversation import Conversation, Talker
 
     talker = Talker(model, reward, seed)
-    new_tokens = talker.room(max_new_tokens, USUAL_NEW_TOKENS)
+    new_tokens = new_tokens_of(max_new_tokens, USUAL_NEW_TOKENS, talker.context)
     session = Session(talker, Conversation(system), temperature, new_tokens)
     if not talker.has_template:
         note("this model has no chat template: it goes on with the text")

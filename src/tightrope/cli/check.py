@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from tightrope.algorithms.options import warnings_of
 from tightrope.algorithms.plugins import config_class_of
+from tightrope.cli.arguments import Overrides
 from tightrope.config.load import load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
 
@@ -39,7 +40,7 @@ def check(
     stage: Annotated[str, Parameter(help="The command the config is for: sft, rm, dpo, ppo, rloo or a plugin's.")],
     config: Path,
     /,
-    *overrides: Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")],
+    *overrides: Overrides,
     schema_only: Annotated[
         bool, Parameter(negative=(), help="Look at the config alone, without model and data.")
     ] = False,

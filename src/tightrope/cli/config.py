@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from tightrope.algorithms.options import CONFIGS
+from tightrope.cli.arguments import Overrides
 from tightrope.config.editor_schema import stage_schema, whole_schema
 from tightrope.config.errors import TightropeError
 from tightrope.config.explain import explain_key
@@ -17,7 +18,6 @@ from tightrope.config.load import STAGE, layered
 from tightrope.config.sources import Source, read_source
 
 Stage = Literal["sft", "rm", "dpo", "ppo", "rloo"]
-Overrides = Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")]
 For = Annotated[Stage | None, Parameter(help="The command the file is for. Absent: seen from its sections.")]
 OWN_SECTIONS = {"reward_model": "rm", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "rloo": "rloo"}
 

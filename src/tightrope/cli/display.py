@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tightrope.assemble.fanout import Nobody
 from tightrope.protocols import Display
 from tightrope.records import StepRecord
 from tightrope.storage.samples import printable
@@ -45,17 +46,6 @@ HELD_OUT_TILES = {"held_out": "held_out", "nll_tok": "held_out_nll", "accuracy":
 
 EVERY_STEP_UP_TO = 100
 LINES_OF_A_LONG_RUN = 50
-
-
-class Silent:
-    def write(self, record: StepRecord) -> None:
-        """Nothing is shown."""
-
-    def keep(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None:
-        """Nothing is shown."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 class ProbePair:
@@ -179,7 +169,7 @@ def tile(name: str, shown: Mapping[str, float]) -> Text:
 
 def display_for(stage: str, total_steps: int, quiet: bool, digest_every: int = 0) -> Display:
     if quiet:
-        return Silent()
+        return Nobody()
     if sys.stdout.isatty():
         return LivePanel(stage, total_steps, Console())
     return Lines(total_steps, digest_every)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.arguments import Json, Seed, Temperature, new_tokens_of
 from tightrope.cli.flags import require_numbers, require_writable, told_in_flags
-from tightrope.cli.stages import Json
 from tightrope.storage.samples import printable
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tightrope.maths.diagnostics import Interval
 
 SHOWN_LETTERS = 160
+USUAL_NEW_TOKENS = 64
 
 
 def evaluate(
@@ -37,12 +38,12 @@ def evaluate(
     against: Annotated[Path | None, Parameter(help="Another model: same prompts, same random numbers.")] = None,
     reference: Annotated[Path | None, Parameter(help="Measure the KL to this model, in nats per answer.")] = None,
     samples: Annotated[int, Parameter(help="Answers to each prompt.")] = 1,
-    temperature: Annotated[float, Parameter(help="Divides the logits.")] = 1.0,
+    temperature: Temperature = 1.0,
     max_new_tokens: Annotated[
         int | None, Parameter(help="Longer answers are cut. Absent: 64, or half the context if that is less.")
     ] = None,
     limit: Annotated[int | None, Parameter(help="Use only the first prompts.")] = None,
-    seed: Annotated[int, Parameter(help="Keys the random numbers.")] = 0,
+    seed: Seed = 0,
     output: Annotated[Path | None, Parameter(help="Write each answer with its numbers here, as JSONL.")] = None,
     json: Json = False,
 ) -> None:
@@ -63,10 +64,11 @@ def evaluate(
     if output is not None:
         require_writable(output, "--output")
     from tightrope.assemble import evaluation
-    from tightrope.models.load import resolve_model_folder
+    from tightrope.models.load import context_length, resolve_model_folder
 
     folders = [resolve_model_folder(name) for name in (model, against) if name is not None]
-    asking = evaluation.Asking(prompts, samples, temperature, max_new_tokens, limit, seed)
+    new_tokens = new_tokens_of(max_new_tokens, USUAL_NEW_TOKENS, min(context_length(folder) for folder in folders))
+    asking = evaluation.Asking(prompts, new_tokens, samples, temperature, limit, seed)
     judges = [evaluation.read_judge(spec) for spec in judge]
     start = None if reference is None else resolve_model_folder(reference)
     with told_in_flags():

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.arguments import Seed, Temperature, new_tokens_of
 from tightrope.cli.flags import require_numbers, require_writable, told_in_flags
 from tightrope.config.errors import TightropeError
-from tightrope.config.schema import DataSection, ModelSection
+from tightrope.config.schema import DataSection
 from tightrope.storage.labels import LabelItem, write_items
 
 if TYPE_CHECKING:
     from tightrope.types import Rollout
 
-TOKENS_AT_ONCE = 16_384
 USUAL_NEW_TOKENS = 64
 
 
@@ -31,9 +31,9 @@ def generate(
     max_new_tokens: Annotated[
         int | None, Parameter(help="Longer answers are cut. Absent: 64, or half the model's context if that is less.")
     ] = None,
-    temperature: Annotated[float, Parameter(help="Divides the logits.")] = 1.0,
+    temperature: Temperature = 1.0,
     limit: Annotated[int | None, Parameter(help="Use only the first prompts.")] = None,
-    seed: Annotated[int, Parameter(help="Keys the random numbers.")] = 0,
+    seed: Seed = 0,
     force: Annotated[bool, Parameter(negative=(), help="Replace the output file.")] = False,
 ) -> None:
     """Write several answers a prompt, ready to be ranked with `tightrope label`.
@@ -51,41 +51,26 @@ def generate(
         raise TightropeError("this file exists", where=str(output), fix="choose another --output, or use --force")
     require_writable(output, "--output")
     from tightrope.data.prompts import load_prompts
-    from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer, resolve_model_folder
+    from tightrope.models.load import context_length, eos_ids, load_tokenizer, resolve_model_folder
     from tightrope.models.manifest import require_kind
-    from tightrope.models.roles import Role
+    from tightrope.models.roles import load_policy
     from tightrope.rollout.local_engine import LocalEngine
-    from tightrope.types import SampleKey, Sampling
+    from tightrope.types import TOKENS_AT_ONCE, SampleKey, Sampling
 
     folder = resolve_model_folder(model)
     require_kind(folder, "policy")
     tokenizer = load_tokenizer(folder)
-    new_tokens = new_tokens_of(max_new_tokens, context_length(folder))
+    new_tokens = new_tokens_of(max_new_tokens, USUAL_NEW_TOKENS, context_length(folder))
     section = DataSection(train=prompts, held_out=0, limit=limit)
     with told_in_flags():
         data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=new_tokens)
-    network = load_network(folder, ModelSection(name=str(folder)))
-    engine = LocalEngine(Role("policy", network, None, None), tokenizer, lambda: 0, TOKENS_AT_ONCE)
+    engine = LocalEngine(load_policy(folder), tokenizer, lambda: 0, TOKENS_AT_ONCE)
     sampling = Sampling(temperature, new_tokens, eos_ids(folder, tokenizer))
     rollout = engine.generate(data.train, samples, sampling, SampleKey(seed, 0, 0))
     items = items_of(rollout, str(model))
     write_items(output, items)
     print(f"{rollout.n_sequences} answers to {len(items)} prompts: {output}")
     print(f"next: tightrope label {shlex.quote(str(output))}")
-
-
-def new_tokens_of(asked: int | None, context: int) -> int:
-    """Raises TightropeError when the answer would leave no room for a prompt."""
-    if asked is None:
-        return min(USUAL_NEW_TOKENS, context // 2)
-    if asked >= context:
-        raise TightropeError(
-            "no room for a prompt is left",
-            where="--max-new-tokens",
-            expected=f"less than the model's context of {context} tokens",
-            found=str(asked),
-        )
-    return asked
 
 
 def items_of(rollout: Rollout, source: str) -> list[LabelItem]:

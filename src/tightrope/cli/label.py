@@ -20,6 +20,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tightrope.cli.arguments import INTERRUPTED
 from tightrope.storage.labels import Choice, LabelSession, Pair, export_preferences, preferences_path
 from tightrope.storage.samples import printable
 
@@ -27,7 +28,6 @@ CHOICES: dict[str, Choice] = {"a": "A", "b": "B", "t": "tie", "s": "skip"}
 KEYS = "a / b better   t tie   s skip   u undo   q quit"
 ESCAPE = b"\x1b"
 ESCAPE_SECONDS = 0.05  # what a terminal sends for one special key arrives within this time
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 ReadKey = Callable[[], str]
 """The next key, '' at the end of the input."""

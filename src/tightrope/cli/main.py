@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, UnknownCommandError, UnknownOptionError
 
 from tightrope import __version__
+from tightrope.cli.arguments import INTERRUPTED
 from tightrope.config.errors import TightropeError, one_line
 
 WRONG_INPUT = 2
-INTERRUPTED = 130
-"""128 + SIGINT, as shells report it."""
 BROKEN_PIPE = 141
 """128 + SIGPIPE: whoever read our output left, as ``head`` does."""
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from tightrope.cli.stages import Json, Overrides, Quiet
+from tightrope.cli.arguments import Json, Overrides, Quiet
+from tightrope.cli.flags import require_writable
 from tightrope.cli.stages import train as train_stage
 from tightrope.config.errors import TightropeError
-from tightrope.config.schema import ModelSection
 from tightrope.data.chat_format import ChatFormat, answer_text
 from tightrope.data.readers import Row, read_rows
 from tightrope.models.manifest import require_kind
@@ -22,7 +22,6 @@ from tightrope.models.manifest import require_kind
 if TYPE_CHECKING:
     from tightrope.types import Sample
 
-TOKENS_AT_ONCE = 8192
 ANSWER_COLUMNS = ("completion", "response", "answer")
 
 
@@ -58,17 +57,18 @@ def score(
     file
         JSONL, CSV or parquet with `prompt` and `completion`, or with `prompt`, `chosen` and `rejected`.
     """
-    if output is not None and not output.parent.is_dir():
-        raise TightropeError("no such folder", where=str(output.parent), fix="make it, or choose another --output")
+    if output is not None:
+        require_writable(output, "--output")
     from tightrope.models.load import load_tokenizer, resolve_model_folder
     from tightrope.models.roles import load_reward
     from tightrope.scoring.reward_model import RewardModel
+    from tightrope.types import TOKENS_AT_ONCE
 
     folder = resolve_model_folder(model)
     require_kind(folder, "reward")
     tokenizer = load_tokenizer(folder)
     asked = list(questions(file, prompt, response, ChatFormat(tokenizer)))
-    source = RewardModel(load_reward(folder, ModelSection(name=str(folder))), tokenizer, TOKENS_AT_ONCE)
+    source = RewardModel(load_reward(folder), tokenizer, TOKENS_AT_ONCE)
     scores = list(source.score([one.sample for one in asked]))
     lines = [
         json_format.dumps({"row": one.row.number, "column": one.column, "score": value})

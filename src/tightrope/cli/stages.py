@@ -9,12 +9,11 @@ import json as json_format
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from tightrope.algorithms.options import warnings_of
 from tightrope.algorithms.plugins import STAGES, config_class_of
+from tightrope.cli.arguments import Json, Overrides, Quiet
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import STAGE, load_config
 from tightrope.config.schema import OnlineConfig, RunConfig
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from tightrope.protocols import Display
 
 EXIT_CODES = {"finished": 0, "interrupted": 75, "stopped": 76}  # 75: EX_TEMPFAIL, "resume me"
-
-Overrides = Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")]
-Quiet = Annotated[bool, Parameter(negative=(), help="Show nothing while it runs.")]
-Json = Annotated[bool, Parameter(negative=(), help="Print the result as one JSON object on the last line.")]
 
 
 def sft(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:

@@ -15,12 +15,11 @@ from tightrope.config.base import Section
 from tightrope.config.catalogue import Option, by_stage, options_of
 from tightrope.config.errors import TightropeError
 from tightrope.config.other_tools import THEIR_NAMES, no_counterpart, our_keys
-from tightrope.config.presets import NAMES, read_preset
+from tightrope.config.presets import NAMES, command_of, read_preset
 from tightrope.config.sources import Source
 from tightrope.config.suggestions import suggest
 
 Configs = Mapping[str, type[Section]]
-COMMANDS: Mapping[str, str] = {"rm": "rm train"}
 SHOWN = 6
 """Related keys named at most."""
 
@@ -70,7 +69,7 @@ def about(entry: Entry, entries: Sequence[Entry], source: Source | None) -> list
     rows = {
         "type": f"{option.type}, {option.bounds}" if option.bounds else option.type,
         "default": option.default or ("" if option.is_section else "none: it must be written"),
-        "commands": ", ".join(COMMANDS.get(stage, stage) for stage in entry.stages),
+        "commands": ", ".join(command_of(stage) for stage in entry.stages),
         "presets": "; ".join(preset_values(option.key)),
         "elsewhere": ", ".join(THEIR_NAMES.get(option.key, "").split()),
         "related": ", ".join(related(option, entries)),

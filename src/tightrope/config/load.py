@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from tightrope.config.errors import TightropeError
 from tightrope.config.kinds import is_other_kind, without_kinds
 from tightrope.config.other_tools import no_counterpart, their_name
-from tightrope.config.presets import with_preset
+from tightrope.config.presets import command_of, with_preset
 from tightrope.config.schema import RunConfig
 from tightrope.config.sources import KeyPath, Source, read_source
 from tightrope.config.suggestions import all_paths, by_other_tool, key_tree, leaves, suggest, suggest_inside
@@ -36,8 +36,6 @@ SECTIONS_OF_STAGES: Mapping[str, str] = {
     **dict.fromkeys(("preset", "rollout", "reward", "kl", "evaluation", "samples"), "ppo or rloo"),
 }
 """Top-level sections and the commands that have them."""
-COMMANDS: Mapping[str, str] = {"rm": "rm train"}
-"""Stages whose command has another name."""
 SHOWN_MORE = 3
 
 
@@ -141,7 +139,7 @@ def unknown_key(keys: KeyPath, value: Any, source: Source, config_class: type[Ru
             return not_known(leaf, source, f"did you mean `{'.'.join(theirs[0])}`?")
     command = SECTIONS_OF_STAGES.get(keys[0])
     if keys[0] not in config_class.model_fields and command is not None:
-        own = COMMANDS.get(config_class.stage, config_class.stage)
+        own = command_of(config_class.stage)
         return TightropeError(
             f"section `{keys[0]}` belongs to `tightrope {command}`, not to `tightrope {own}`",
             where=source.place(keys),

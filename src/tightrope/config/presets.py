@@ -28,6 +28,11 @@ def read_preset(name: str) -> tuple[Source, list[str]]:
     return source, cast("list[str]", source.tree.pop(STAGES))
 
 
+def command_of(stage: str) -> str:
+    """What a person types to run a stage."""
+    return "rm train" if stage == "rm" else stage
+
+
 def with_preset(source: Source, stage: str, sections: Container[str]) -> Source:
     """``source`` with the preset it names laid under it. Raises TightropeError for a preset that does not fit."""
     name = source.tree.get(PRESET)
@@ -41,7 +46,7 @@ def with_preset(source: Source, stage: str, sections: Container[str]) -> Source:
     preset, stages = read_preset(name)
     if stage not in stages:
         fits = " and ".join(f"`tightrope {fitting}`" for fitting in stages)
-        what = f"preset `{name}` is for {fits}, not for `tightrope {'rm train' if stage == 'rm' else stage}`"
+        what = f"preset `{name}` is for {fits}, not for `tightrope {command_of(stage)}`"
         raise TightropeError(what, where=place, fix="remove it")
     below = {key: value for key, value in preset.tree.items() if key in sections or key not in ONE_STAGE}
     laid = Source(source.name, source.tree, dict(source.places))

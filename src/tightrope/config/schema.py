@@ -34,7 +34,8 @@ class LoraSection(Section):
 
 class ModelSection(Section):
     name: ModelName
-    """Folder of a Hugging Face checkpoint, or a Tightrope run (its ``export`` is used)."""
+    """Folder of a Hugging Face model or of a run (its ``export`` is used), peft adapter folder, .gguf file, or name on
+    the Hugging Face hub (``org/model``)."""
     lora: LoraSection | None = None
     """Train adapters on one frozen backbone. Absent: full fine-tuning with separate copies."""
     revision: str | None = None
@@ -167,7 +168,7 @@ class LengthSection(Section):
 
 class RewardSection(Section):
     model: ModelName | None = None
-    """Reward-model folder; scores text, so base and tokenizer may differ from the policy's."""
+    """A reward model, named as in ``model.name``; scores text, so base and tokenizer may differ from the policy's."""
     function: FunctionSpec | None = None
     """``module:function``, ``file.py:function`` or an entry point of ``tightrope.rewards``, called with the samples
     (original row and response text)."""

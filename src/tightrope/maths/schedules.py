@@ -26,6 +26,17 @@ def linear_decay_with_warmup(step: int, total: int, warmup: int) -> float:
     return (total - step) / (total - warmup)
 
 
+def constant_after_warmup(step: int, warmup: int) -> float:
+    """Factor on the peak learning rate: (step + 1) / (warmup + 1) while step < warmup, then 1.
+
+    >>> [constant_after_warmup(step, warmup=1) for step in range(3)]
+    [0.5, 1.0, 1.0]
+    """
+    if step < 0 or warmup < 0:
+        raise ValueError(f"step and warmup must be >= 0, found {step} and {warmup}")
+    return min(1.0, (step + 1) / (warmup + 1))
+
+
 def scheduled(step: int, first: float, last: float, shape: str, start: int, end: int) -> float:
     """``first`` up to step ``start``, ``last`` from step ``end`` on, and between them, with p = (step − start) / (end −
     start):

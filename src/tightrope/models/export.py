@@ -37,16 +37,8 @@ from tightrope.models.manifest import (
     write_manifest,
 )
 from tightrope.models.roles import ADAPTER_MARK, Role
+from tightrope.models.sources import tokenizer_files
 
-COPIED = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-    "*.spm",
-)
 BASE_LAYER = ".base_layer."
 """Where peft keeps the original weight of a layer with adapters."""
 
@@ -136,7 +128,7 @@ def merged_weights(role: Role, body: nn.Module) -> dict[str, Tensor]:
 def _write(
     role: Role, source: Path, folder: Path, config: dict[str, Any], weights: dict[str, Tensor], form: Form
 ) -> None:
-    for file in sorted({file for pattern in COPIED for file in source.glob(pattern) if file.is_file()}):
+    for file in tokenizer_files(source):
         shutil.copyfile(file, folder / file.name)
     if form.card is not None:
         (folder / CARD).write_text(form.card, encoding="utf-8")

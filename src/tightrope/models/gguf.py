@@ -11,7 +11,6 @@ The folder takes its name when it is complete. Two processes with the same file:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tightrope.config.errors import TightropeError, one_line
+from tightrope.models.manifest import sha256_of
+from tightrope.models.sources import cache_root
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,7 +46,7 @@ SPECIAL = {
 def converted(file: Path) -> Path:
     """The folder made from ``file``. Raises TightropeError where the file is no model that can be converted."""
     require_readable(file)
-    folder = cache_root() / "gguf" / content_hash(file)
+    folder = cache_root() / "gguf" / sha256_of(file)
     if folder.is_dir():
         return folder
     if find_spec("gguf") is None:
@@ -62,12 +63,6 @@ def converted(file: Path) -> Path:
     return folder
 
 
-def cache_root() -> Path:
-    """Where converted models are kept."""
-    named = os.environ.get("TIGHTROPE_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "tightrope"
-
-
 def require_readable(file: Path) -> None:
     try:
         with file.open("rb") as start:
@@ -76,14 +71,6 @@ def require_readable(file: Path) -> None:
         raise TightropeError(f"cannot be read: {error.strerror}", where=str(file)) from error
     if found != MAGIC:
         raise TightropeError("not a GGUF file", where=str(file), expected="first bytes GGUF", found=repr(found))
-
-
-def content_hash(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while block := content.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager

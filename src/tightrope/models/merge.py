@@ -20,17 +20,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from tightrope.config.errors import TightropeError
 from tightrope.models.manifest import base_hash, sha256_of
-from tightrope.models.sources import ADAPTER_CONFIG, cache_root, pickle_refused, read_json
+from tightrope.models.sources import ADAPTER_CONFIG, cache_root, pickle_refused, read_json, tokenizer_files
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-)
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "lm_head.weight")
 
 
@@ -71,7 +63,7 @@ def make(adapter: Path, base: Path, folder: Path) -> None:
         raise TightropeError(f"the adapter does not fit its base {base}: {error}", where=str(adapter)) from error
     with appearing(folder) as beside:
         for source in (base, adapter):  # an adapter may bring the tokenizer it was trained with
-            for file in {file for pattern in TOKENIZER_FILES for file in source.glob(pattern) if file.is_file()}:
+            for file in tokenizer_files(source):
                 shutil.copyfile(file, beside / file.name)
         plain.save_pretrained(beside)
 

@@ -137,8 +137,14 @@ def reward_of(folder: Path, policy_folder: Path, network: Network, model: ModelS
     return load_reward(folder, model)
 
 
-def load_reward(folder: Path, model: ModelSection) -> Role:
-    """A reward model in a network of its own; ``model`` says device and type."""
+def load_policy(folder: Path) -> Role:
+    """A finished model to ask, with the device and type that suit this machine."""
+    return Role("policy", load_network(folder, ModelSection(name=str(folder))))
+
+
+def load_reward(folder: Path, model: ModelSection | None = None) -> Role:
+    """A reward model in a network of its own. ``model`` says device and type; absent, as for ``load_policy``."""
+    model = ModelSection(name=str(folder)) if model is None else model
     own = load_trunk(folder, model.model_copy(update={"gradient_checkpointing": False}))
     return Role("reward", own, None, load_reward_head(folder, own.device))
 

@@ -12,7 +12,6 @@ opened is nobody's business. The cache is ``$TIGHTROPE_CACHE``, else ``~/.cache/
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -37,6 +36,16 @@ NOT_DOWNLOADED = ("*/*",)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 SHARDS = "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+    "*.spm",
+)
+"""What a tokenizer may be made of, its chat template too."""
 HUB_PATIENCE = 20
 """Seconds until a hub that does not answer is given up."""
 
@@ -74,7 +83,9 @@ def usable(path: Path, where: str) -> Path:
 def from_gguf(path: Path) -> Path:
     if not path.is_file():
         raise TightropeError("no such file", where=str(path), expected="a GGUF model")
-    return importlib.import_module("tightrope.models.gguf").converted(path)
+    from tightrope.models.gguf import converted  # it asks this file for the cache
+
+    return converted(path)
 
 
 def from_adapter(path: Path) -> Path:
@@ -204,6 +215,10 @@ def pickle_refused(file: str, where: str) -> TightropeError:
         expected="*.safetensors",
         fix="convert it with `save_pretrained(folder, safe_serialization=True)` in a place you trust",
     )
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    return sorted({file for pattern in TOKENIZER_FILES for file in folder.glob(pattern) if file.is_file()})
 
 
 def cache_root() -> Path:

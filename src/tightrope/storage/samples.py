@@ -141,7 +141,7 @@ class SampleStore:
         """A step that is written again, after a resume, replaces what was there."""
         if split == "train" and step % self._every:
             return
-        rows = sample_rows(step, attempt, rollout, scores, split, self._count)
+        rows = [table_row(sample) for sample in samples_of(step, attempt, rollout, scores, split, self._count)]
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM samples WHERE step = ? AND split = ?", (step, split))
             connection.executemany(f"INSERT INTO samples VALUES ({', '.join('?' * 13)})", rows)
@@ -174,36 +174,37 @@ class SampleStore:
         self._database.close()
 
 
-def sample_rows(
+def samples_of(
     step: int, attempt: int, rollout: SampledRollout, scores: SampledScores, split: str, count: int | None
-) -> list[tuple[object, ...]]:
+) -> list[StoredSample]:
+    """``count`` responses of a step, spread evenly over the batch; None: all."""
     offsets: list[int] = rollout.rows.action_offsets.tolist()
     prompt_of: list[int] = rollout.prompt_index.tolist()
     sample_of: list[int] = rollout.sample_index.tolist()
     rewards: list[float] = scores.reward.tolist()
     parts: dict[str, list[float]] = {name: values.tolist() for name, values in scores.parts.items()}
     kl = kl_of_sequences(offsets, rollout, scores)
-    rows: list[tuple[object, ...]] = []
+    found: list[StoredSample] = []
     for position in spread_evenly(len(rollout.responses), count):
         prompt = rollout.prompts[prompt_of[position]]
-        rows.append(
-            (
-                step,
-                split,
-                position,
-                attempt,
-                prompt.index,
-                sample_of[position],
-                storable(prompt.text),
-                storable(rollout.responses[position]),
-                rollout.finish_reason[position],
-                offsets[position + 1] - offsets[position],
-                rewards[position],
-                json.dumps({name: values[position] for name, values in parts.items()}),
-                None if kl is None else kl[position],
+        found.append(
+            StoredSample(
+                step=step,
+                split=split,
+                position=position,
+                attempt=attempt,
+                prompt_index=prompt.index,
+                sample_index=sample_of[position],
+                prompt=storable(prompt.text),
+                response=storable(rollout.responses[position]),
+                finish_reason=rollout.finish_reason[position],
+                n_tokens=offsets[position + 1] - offsets[position],
+                reward=rewards[position],
+                parts={name: values[position] for name, values in parts.items()},
+                kl=None if kl is None else kl[position],
             )
         )
-    return rows
+    return found
 
 
 def kl_of_sequences(offsets: list[int], rollout: SampledRollout, scores: SampledScores) -> list[float] | None:
@@ -226,6 +227,25 @@ def spread_evenly(total: int, count: int | None) -> list[int]:
     if count is None or count >= total:
         return list(range(total))
     return [item * total // count for item in range(count)]
+
+
+def table_row(sample: StoredSample) -> tuple[object, ...]:
+    """In the order of the table's columns; ``parse_row`` reads it back."""
+    return (
+        sample.step,
+        sample.split,
+        sample.position,
+        sample.attempt,
+        sample.prompt_index,
+        sample.sample_index,
+        sample.prompt,
+        sample.response,
+        sample.finish_reason,
+        sample.n_tokens,
+        sample.reward,
+        json.dumps(dict(sample.parts)),
+        sample.kl,
+    )
 
 
 def parse_row(row: tuple[Any, ...]) -> StoredSample:

@@ -41,22 +41,13 @@ class StopSignals:
         self.asked = True
 
 
-def train(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Outcome:
-    """Runs from where ``core.progress`` stands. A finished step is never lost: after a kill the run goes on from the
-    newest checkpoint and repeats what followed it, bit for bit.
+def steps(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Steps:
+    """From where ``core.progress`` stands, one finished step at a time; the record is written and its checkpoint saved
+    when it is given. A finished step is never lost: after a kill the run goes on from the newest checkpoint and repeats
+    what followed it, bit for bit.
 
     A policy that no longer gives numbers ends the run at once and without a checkpoint: those on the disk are better.
     """
-    walking = steps(run, step, signals)
-    while True:
-        try:
-            next(walking)
-        except StopIteration as end:
-            return end.value
-
-
-def steps(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -> Steps:
-    """``train``, one finished step at a time; the record is written and its checkpoint saved when it is given."""
     try:
         return (yield from walk(run, step, signals))
     except NonFiniteLogits as error:
