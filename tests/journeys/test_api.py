@@ -6,7 +6,6 @@ import html.parser
 import json
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -120,11 +119,12 @@ def numbers(line):
     return [float(number) for number in re.findall(r"[+-]?\d[\d.]*", line)]
 
 
-def test_the_own_loop_runs_as_its_first_lines_say(files, tmp_path):
-    example = ROOT / "examples/own_loop.py"
-    words = [sys.executable, example, files.model, files.prompts, f"{example}:brevity"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.count("step ") == 4 and list(tmp_path.iterdir()) == []
+def test_the_own_loop_runs_as_its_first_lines_say(files, tmp_path, monkeypatch, capsys):
+    example = str(ROOT / "examples/own_loop.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [example, str(files.model), str(files.prompts), f"{example}:brevity"])
+    runpy.run_path(example, run_name="__main__")
+    assert capsys.readouterr().out.count("step ") == 4 and list(tmp_path.iterdir()) == []
 
 
 def test_the_code_of_the_python_page_works(files, tmp_path, monkeypatch, capsys):

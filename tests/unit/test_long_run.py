@@ -39,7 +39,8 @@ class Count(Nobody):
 def test_many_steps_hold_no_more_than_a_few(tmp_path: Path) -> None:
     changes = {
         "samples": {"count": 2, "keep_steps": 5},
-        "evaluation": {"every": 10},
+        "rollout": {"prompts_per_step": 2, "samples_per_prompt": 1, "max_new_tokens": 3},
+        "evaluation": {"every": 10, "prompts": 2},
         "ppo": {"epochs": 1, "minibatches": 1},
         "checkpoint": {"every": 20, "keep": 2},
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from tightrope.config.base import Section
@@ -37,10 +38,11 @@ class Option:
         return f"{self.key}: {self.type}{bounds} = {self.default or 'required'}"
 
 
-def options_of(config_class: type[Section]) -> list[Option]:
+@cache
+def options_of(config_class: type[Section]) -> tuple[Option, ...]:
     """Every section and option of a command, each section before what is in it."""
     schema = config_class.model_json_schema()
-    return list(walk(schema, "", cast("Mapping[str, Node]", schema.get("$defs", {}))))
+    return tuple(walk(schema, "", cast("Mapping[str, Node]", schema.get("$defs", {}))))
 
 
 def by_stage(configs: Mapping[str, type[Section]]) -> dict[Option, list[str]]:

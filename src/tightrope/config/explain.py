@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from tightrope.config.base import Section
@@ -16,7 +17,7 @@ from tightrope.config.catalogue import Option, by_stage, options_of
 from tightrope.config.errors import TightropeError
 from tightrope.config.other_tools import THEIR_NAMES, no_counterpart, our_keys
 from tightrope.config.presets import NAMES, command_of, read_preset
-from tightrope.config.sources import Source
+from tightrope.config.sources import Source, Tree
 from tightrope.config.suggestions import suggest
 
 Configs = Mapping[str, type[Section]]
@@ -93,10 +94,16 @@ def preset_values(key: str) -> list[str]:
     """What each preset sets it to, as ``rlhf: 0.05``."""
     found: list[str] = []
     for name in NAMES:
-        value, there = at(read_preset(name)[0].tree, key)
+        value, there = at(preset_tree(name), key)
         if there and not isinstance(value, dict):
             found.append(f"{name}: {json.dumps(value)}")
     return found
+
+
+@cache
+def preset_tree(name: str) -> Tree:
+    """Read once: a file of the package does not change."""
+    return read_preset(name)[0].tree
 
 
 def related(option: Option, entries: Sequence[Entry]) -> list[str]:
