@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.tensors import f64
 from tightrope.algorithms.rloo import groups_without_signal
 from tightrope.maths.advantages import gae, rloo_advantages, token_rewards, whiten
 from tightrope.maths.kl import k1
@@ -13,11 +14,6 @@ from tightrope.maths.policy_losses import ppo_clip, sequence_clip
 from tightrope.maths.ragged import discounted_to_go, segment_sum
 from tightrope.maths.statistics import gain_and_bias, moments
 from tightrope.types import offsets_of
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
 
 THREE = torch.tensor([0, 3])
 REWARDS, VALUES = f64(0.0, 0.0, 1.0), f64(0.5, 0.4, 0.3)

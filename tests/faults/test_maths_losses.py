@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tensors import f64
 from tightrope.maths.advantages import token_rewards
 from tightrope.maths.diagnostics import pair_outcomes
 from tightrope.maths.kl import k1, k2, k3
@@ -19,10 +20,6 @@ from tightrope.maths.ragged import segment_sum
 from tightrope.maths.value_losses import clipped_value_loss
 from tightrope.training.learner import scaled_total
 from tightrope.types import Loss, LossTerm
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_b24_margin_does_not_broadcast() -> None:

@@ -9,14 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tensors import f64
 from tightrope.maths.diagnostics import approx_kl
 from tightrope.maths.kl import clamp_log_ratio, k1, k2, k3
 
 distribution = st.lists(st.floats(-2, 2), min_size=2, max_size=6)
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 0), st.floats(-5, 0)), max_size=6))

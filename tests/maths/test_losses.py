@@ -9,16 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tensors import f64
 from tightrope.maths.policy_losses import ppo_clip, sequence_clip
 from tightrope.maths.preference_losses import bradley_terry, centering, dpo
 from tightrope.maths.ragged import segment_sum
 from tightrope.maths.value_losses import clipped_value_loss, explained_variance
 
 number = st.floats(-3, 3)
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def slope(loss, x: torch.Tensor) -> float:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tensors import f64
 from tightrope.maths.controllers import log_space_step, ziegler_step
 from tightrope.maths.diagnostics import (
     best_of_n_kl,
@@ -24,10 +25,6 @@ from tightrope.maths.statistics import Moments, combine, gain_and_bias, moments
 
 number = st.floats(-100, 100)
 BOUNDS = {"beta_min": 1e-4, "beta_max": 10.0}
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # controllers
