@@ -82,7 +82,7 @@ def test_two_bases_and_two_kinds_of_judge(place, tmp_path, capsys):
         (["--seed", "-1"], "--seed"),
         (["--temperature", "1e-300"], "--temperature"),
         (["--temperature", "inf"], "--temperature"),
-        (["--max-new-tokens", "64"], "--max-new-tokens leaves no room for a prompt"),
+        (["--max-new-tokens", "64"], "--max-new-tokens: no room for a prompt is left"),
         (
             ["--max-new-tokens", "63"],
             "the prompt is too long; expected at most 1 tokens, found 3; shorten it, or lower",
