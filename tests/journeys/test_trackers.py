@@ -63,6 +63,7 @@ def told(folder, name="tests.fake_trackers_Tracker"):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_tracker_changes_nothing_in_the_run(fault, files, untracked, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fanout, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(guarded, "OPEN_SECONDS", 0.2)
     config = with_trackers(tiny_config("ppo", files, tmp_path / "run"), f"tests.fake_trackers:{fault}")
     done = run_quietly("ppo", config)
     assert done.outcome == "finished"
@@ -85,6 +86,33 @@ def test_trackers_that_hang_are_waited_for_together_and_not_for_long(tmp_path, m
     monkeypatch.setattr(time, "monotonic", iter([0.0, 0.0, 4.0, 7.0]).__next__)
     watched.close()
     assert waits == [5.0, 1.0, 0.0]
+
+
+def test_a_short_run_waits_for_a_tracker_that_starts_slowly_and_one_that_hangs_ends_when_it_comes_back(tmp_path):
+    free, seen = threading.Event(), []
+
+    class Slow:
+        def log(self, step, metrics):
+            seen.append(step)
+            free.wait()
+
+        def close(self):
+            seen.append("closed")
+
+    def open_slowly():
+        time.sleep(0.3)
+        return Slow()
+
+    tracker = GuardedTracker("slow", open_slowly, TrackerMemory(tmp_path / "slow.json"), True)
+    for step in range(3):
+        tracker.send(Item("train", step, {}))
+    tracker.ask_to_end()
+    tracker.wait_open()
+    tracker.wait(0.2)
+    assert seen == [0] and tracker.troubles() == ["did not end in time; 2 rows were still waiting"]
+    free.set()
+    tracker.wait(60)
+    assert seen == [0, "closed"]
 
 
 def test_a_full_queue_drops_the_oldest_and_says_so_once(tmp_path, monkeypatch):

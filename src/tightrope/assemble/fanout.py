@@ -70,10 +70,13 @@ class FanOut:
             self._send(Item(f"samples/{split}", step, {}, rows))
 
     def close(self) -> None:
-        """Waits for the trackers, all together not longer than ``CLOSE_SECONDS``."""
+        """Waits for the trackers: those still starting until ``OPEN_SECONDS`` after their first row, then all together
+        not longer than ``CLOSE_SECONDS``."""
         self._show(0, self._watchers.display.close)
         for tracker in self._trackers:
             tracker.ask_to_end()
+        for tracker in self._trackers:
+            tracker.wait_open()
         until = time.monotonic() + CLOSE_SECONDS
         for tracker in self._trackers:
             tracker.wait(max(0.0, until - time.monotonic()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ class WandB:
         run_id = run.known_id or uuid.uuid4().hex[:ID_LETTERS]
         run.remember_id(run_id)
         mode = os.environ.get("WANDB_MODE", "offline")
-        if mode == "online" and self._wandb.api.api_key is None:
+        if mode == "online" and not self._wandb.login(prompt=False, verify=False):
             mode = "offline"
         settings = self._wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
@@ -98,8 +99,16 @@ class Trackio:
     def __init__(self, run: TrackedRun) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(run.folder))
         self._trackio = third_party("trackio")
+        for module in ("trackio", "trackio.run", "trackio.utils"):
+            third_party(module).print = print_to_stderr  # what a command prints on stdout may be read by a program
         self._trackio.init(
-            project=run.project, name=run.known_id or run.name, resume="allow", config=dict(run.config), embed=False
+            project=run.project,
+            name=run.known_id or run.name,
+            resume="allow",
+            config=dict(run.config),
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
         )
         run.remember_id(run.known_id or run.name)
 
@@ -143,6 +152,10 @@ class MLflow:
 
     def close(self) -> None:
         self._client.set_terminated(self._id)
+
+
+def print_to_stderr(*words: object) -> None:
+    print(*words, file=sys.stderr)
 
 
 BUILT_IN: Mapping[str, TrackerFactory] = {

@@ -7,6 +7,7 @@ All that goes wrong is kept as sentences, which the run collects between its ste
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from tightrope.trackers.base import MetricTracker
 from tightrope.trackers.memory import TrackerMemory
 
 QUEUE_ITEMS = 1024
+OPEN_SECONDS = 30.0
+"""From its first row a tracker has this long to import its package and start, also where the run ends before."""
 CLOSE_SECONDS = 5.0
 """How long the end of a run waits for all of its trackers together."""
 
@@ -49,6 +52,8 @@ class GuardedTracker:
         self._ending = False
         self._lost = False
         self._troubles = deque[str]()
+        self._opened = threading.Event()
+        self._open_until = 0.0
         self._thread: threading.Thread | None = None
 
     def send(self, item: Item) -> None:
@@ -65,6 +70,7 @@ class GuardedTracker:
             self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True)
+                self._open_until = time.monotonic() + OPEN_SECONDS
                 self._thread.start()
 
     def troubles(self) -> list[str]:
@@ -79,6 +85,11 @@ class GuardedTracker:
             self._ending = True
             self._changed.notify()
 
+    def wait_open(self) -> None:
+        """Until it has started or has failed to; a short run would end before a tracker's package is imported."""
+        if self._thread is not None and not self._opened.is_set():
+            self._opened.wait(max(0.0, self._open_until - time.monotonic()))
+
     def wait(self, seconds: float) -> None:
         """After ``ask_to_end``: until it has closed, or not longer than this. A thread that hangs is left behind."""
         if self._thread is None:
@@ -88,12 +99,14 @@ class GuardedTracker:
             if self._thread.is_alive():
                 self._lost = True
                 self._troubles.append(f"did not end in time; {len(self._items)} rows were still waiting")
+                self._items.clear()  # should it come back, it ends: a resumed run may have taken its place
             if self.dropped:
                 self._troubles.append(f"{self.dropped} rows were dropped")
 
     def _work(self) -> None:
         try:
             tracker = self._open()
+            self._opened.set()
             while (item := self._next()) is not None:
                 self._tell(tracker, item)
             tracker.close()
@@ -102,6 +115,7 @@ class GuardedTracker:
                 self._lost = True
                 self._items.clear()
                 self._troubles.append(f"{type(error).__name__}: {error}")
+            self._opened.set()
 
     def _next(self) -> Item | None:
         with self._changed:

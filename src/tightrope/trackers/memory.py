@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class TrackerMemory:
     def _write(self) -> None:
         """Whole or not at all; not synced, because after a power cut a doubled row is no harm worth a disk's wait."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        temporary = self._path.with_name(f".{self._path.name}.{threading.get_ident()}.tmp")
         temporary.write_text(json.dumps(self._content, sort_keys=True))
         os.replace(temporary, self._path)
 
