@@ -157,6 +157,7 @@ def scores(
     models = {"merged": AutoModelForSequenceClassification.from_pretrained(forms["merged"], dtype=torch.float32)}
     if "adapter" in forms:
         plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32)
+        plain.config.pad_token_id = models["merged"].config.pad_token_id  # as the adapter's card says
         models["adapter"] = PeftModel.from_pretrained(plain, str(forms["adapter"]))
     found = {
         name: torch.cat([model(torch.tensor([ids])).logits[0] for ids in conversations])

@@ -56,6 +56,8 @@ def test_a_reward_model_scores_the_same_as_classifier_and_as_adapter(place, tmp_
         adapter = PeftModel.from_pretrained(base, tmp_path / "adapter")(IDS).logits
     torch.testing.assert_close(merged, at_the_end, rtol=0, atol=0)
     torch.testing.assert_close(adapter, merged, rtol=0, atol=1e-5)
+    read_with = json.loads((tmp_path / "merged/config.json").read_text())["pad_token_id"]
+    assert f"base.config.pad_token_id = {read_with} " in (tmp_path / "adapter/README.md").read_text()
     assert "held-out pairs in the right order" in (tmp_path / "merged/README.md").read_text()
 
 

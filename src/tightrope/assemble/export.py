@@ -17,7 +17,7 @@ from tightrope.config.schema import RunConfig
 from tightrope.data.preferences import PreferenceData
 from tightrope.maths.diagnostics import pair_outcomes, wilson_interval
 from tightrope.maths.statistics import moments
-from tightrope.models.export import Form, RewardFacts, export_policy, export_reward
+from tightrope.models.export import Form, RewardFacts, export_policy, export_reward, reward_pad_id
 from tightrope.models.load import load_tokenizer, resolve_model_folder
 from tightrope.models.roles import Role, offline_roles
 from tightrope.records import StepRecord
@@ -54,6 +54,7 @@ def export_result(
 
 
 def write(role: Role, source: Path, folder: Path, told: CardFacts, form: Form) -> None:
+    told = replace(told, reward_pad=reward_pad_id(source))
     form = replace(form, card=model_card(told, adapter_only=not form.merged))
     if told.reward is not None:
         export_reward(role, source, folder, told.reward, form)

@@ -34,7 +34,9 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """``step``: whose weights these are. ``data``: sha256 by file. ``rows``: everything the run recorded."""
+    """``step``: whose weights these are. ``data``: sha256 by file. ``rows``: everything the run recorded.
+
+    ``reward_pad``: the pad a reward model is read with; the base's own may be its end token, and then another score is read."""
 
     stage: str
     config: RunConfig
@@ -42,6 +44,7 @@ class CardFacts:
     data: Mapping[str, str]
     rows: Sequence[StepRecord]
     reward: RewardFacts | None = None
+    reward_pad: int | None = None
 
 
 def model_card(facts: CardFacts, *, adapter_only: bool = False) -> str:
@@ -168,6 +171,8 @@ def loading(facts: CardFacts, adapter_only: bool) -> Iterator[str]:
         yield "from peft import PeftModel"
         yield ""
         yield f'base = {kind}.from_pretrained("BASE"{extra})'
+        if facts.stage == "rm":
+            yield f"base.config.pad_token_id = {facts.reward_pad}  # the score is read at the last token"
         yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
     else:
         yield ""

@@ -93,7 +93,7 @@ def export_reward(role: Role, source: Path, folder: Path, facts: RewardFacts, fo
             "architectures": [classifier_of(role)],
             "id2label": {"0": "score"},
             "label2id": {"score": 0},
-            "pad_token_id": _reward_pad_id(source),
+            "pad_token_id": reward_pad_id(source),
         }
         _write(role, source, beside, config, weights, form)
         if form.merged:
@@ -160,7 +160,7 @@ def _dtype_name(role: Role, form: Form) -> str:
     return str(role.network.dtype if form.dtype is None else form.dtype).removeprefix("torch.")
 
 
-def _reward_pad_id(source: Path) -> int | None:
+def reward_pad_id(source: Path) -> int | None:
     """transformers reads the score before the pads. Where pad is EOS it would skip the final EOS, which was trained on.
 
     None then: transformers reads the very last token of a single row and refuses a padded batch.
