@@ -36,7 +36,8 @@ SHOWN = {
 class CardFacts:
     """``step``: whose weights these are. ``data``: sha256 by file. ``rows``: everything the run recorded.
 
-    ``reward_pad``: the pad a reward model is read with; the base's own may be its end token, and then another score is read."""
+    ``reward_pad``: the pad a reward model is read with. Where the base's own is its end token, another score is read.
+    """
 
     stage: str
     config: RunConfig
