@@ -58,8 +58,12 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
     section = ModelSection(name="shape", lora=LoraSection() if lora else None, gradient_checkpointing=recompute)
     dtype = torch.bfloat16 if lora else torch.float32
     together = min(SEQUENCES, max(1, budget // ROOM))
-    work = Work(budget, copies=0 if lora else 2, critic="shared", responses=together, room=ROOM)
-    return estimate_of(config_of(shape), section, dtype, "cuda", work)
+    config, half = config_of(shape), ROOM // 2
+    rollout = {"responses": together, "prompt": half, "new": half}
+    alone = estimate_of(config, section, dtype, "cuda", Work(ROOM, ROOM))
+    reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
+    work = Work(budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout)
+    return estimate_of(config, section, dtype, "cuda", work)
 
 
 def usable(card: int) -> float:

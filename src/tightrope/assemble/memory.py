@@ -7,7 +7,7 @@ from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.offline import OfflineConfig, options_of
 from tightrope.assemble.online import critic_of, needs_reference, update_options
 from tightrope.config.schema import OnlineConfig, RunConfig
-from tightrope.models.memory import Work
+from tightrope.models.memory import Work, reward_weights
 
 
 def work_of(config: RunConfig, inputs: Inputs) -> Work:
@@ -16,15 +16,25 @@ def work_of(config: RunConfig, inputs: Inputs) -> Work:
 
 
 def online_work(config: OnlineConfig, inputs: Inputs) -> Work:
-    budget, sequences = config.training.token_budget, config.rollout.sequences
-    room = inputs.data.report.longest + config.rollout.max_new_tokens
+    budget, sequences, new = config.training.token_budget, config.rollout.sequences, config.rollout.max_new_tokens
+    prompt = inputs.data.report.longest
+    room = prompt + new
     has_own_reference = needs_reference(config) and config.model.lora is None  # an adapter spares it
+    apart = read = 0
+    if inputs.reward_folder is not None:
+        apart, read = reward_weights(inputs.reward_folder, inputs.folder, config.model)
+    # Responses are drawn for the probe and for the spread of rewards as well.
+    most = max(sequences, config.evaluation.prompts, config.reward.normalise_samples)
     return Work(
         tokens=fitting(-(-sequences // update_options(config).minibatches), room, budget) * room,
-        copies=int(has_own_reference) + int(inputs.reward_folder is not None),
+        row=room,
+        copies=int(has_own_reference),
+        apart=apart,
+        read=read,
         critic=critic_of(config),
-        responses=fitting(sequences, room, budget),
-        room=room,
+        responses=fitting(most, room, budget),
+        prompt=prompt,
+        new=new,
     )
 
 
@@ -34,6 +44,7 @@ def offline_work(config: RunConfig, inputs: Inputs) -> Work:
     rows = 1 if isinstance(config, SFTConfig) else 2  # a pair goes through together
     return Work(
         tokens=fitting(options_of(config).batch_size, rows * longest, budget) * rows * longest,
+        row=longest,
         copies=int(isinstance(config, DPOConfig) and config.model.lora is None),
         logits=not isinstance(config, RewardModelConfig),
     )

@@ -1,18 +1,24 @@
 """How many bytes live at the worst moment of a forward and backward pass? Answered without memory and without weights.
 
 The pass runs on torch's meta device, where tensors have a shape and no numbers, while each storage is counted from
-its birth to its end. The rows are two tokens long: on the meta device attention is written out, with a score for each
-pair of tokens, which the kernels of a real device never hold; two tokens a row make that small.
+its birth to its end. There attention would be written out, with a score for each pair of tokens; the kernels of a real
+device hold one number a query instead, and a stand-in does here as they do. Attention that a model writes out itself
+(BLOOM, soft-capping) is counted with its scores.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.fx.experimental import _config as meta_config
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,6 +26,15 @@ from tightrope.maths.logprobs import chunked_logprobs
 from tightrope.models.backbone import Network
 from tightrope.models.packed_forward import gather_rows, network_states
 from tightrope.types import TokenRows
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A network seen through one adapter. ``logits``: log-probs are read from it, else one number a token."""
+
+    network: Network
+    adapter: str | None
+    logits: bool
 
 
 class LiveBytes(TorchDispatchMode):
@@ -55,29 +70,93 @@ class LiveBytes(TorchDispatchMode):
         self.now -= self._live.pop(key)
 
 
-def pass_bytes(network: Network, adapter: str | None, trained: Iterable[Tensor], tokens: int, logits: bool) -> int:
-    """Of a micro-batch of ``tokens``, half of them actions. ``network`` is on the meta device; the gradients of
-    ``trained`` exist already, as in every micro-batch but the first, and are not counted."""
-    rows = TokenRows.of([((1,), (1,))] * max(1, tokens // 2))
+@contextmanager
+def fused_attention() -> Iterator[None]:
+    """Puts the stand-in where models call torch's attention, for tensors without storage alone. A function mode would
+    be simpler, but is off during the backward pass, where layers are computed again."""
+    real = functional.scaled_dot_product_attention
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return _Attention.apply(query, key, value) if query.is_meta else real(query, key, value, *args, **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = real
+
+
+class _Attention(torch.autograd.Function):
+    """Shapes and what is kept of a fused kernel: query, key, value, result and a float32 a query."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows, heads, length, _ = query.shape
+        out = query.new_empty(rows, length, heads, value.shape[-1]).transpose(1, 2)
+        ctx.save_for_backward(query, key, value, out, query.new_empty(rows, heads, length, dtype=torch.float32))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(x) for x in ctx.saved_tensors[:3])
+
+
+@contextmanager
+def counting(passes: Iterable[Pass]) -> Iterator[LiveBytes]:
+    models = [each.network.model for each in passes]
+    known = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+    live = LiveBytes([*known, *(p.grad for p in known if p.grad is not None)])
+    selects_all = meta_config.meta_nonzero_assume_all_nonzero
+    meta_config.meta_nonzero_assume_all_nonzero = True  # a mask of filling selects every token: there is none
+    try:
+        with live, fused_attention():
+            yield live
+    finally:
+        meta_config.meta_nonzero_assume_all_nonzero = selects_all
+
+
+def update_bytes(passes: list[Pass], trained: Iterable[Tensor], tokens: int, row: int) -> int:
+    """Of one micro-batch of ``tokens`` in rows of ``row``, half of them actions: all passes, then one backward pass
+    through them. The networks are on the meta device; the gradients of ``trained`` exist already, as in every
+    micro-batch but the first, and are not counted."""
+    rows = rows_of(tokens, row)
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
-    known = [*network.model.parameters(), *network.model.buffers()]
-    live = LiveBytes([*known, *(p.grad for p in known if p.grad is not None)])
-    with live, network.using(adapter):
-        hidden = network_states(network, rows)
-        if not logits:
-            hidden.float().sum().backward()
-            return live.peak
-        before = gather_rows(hidden, (rows.action_positions - 1).to(hidden.device))
-        del hidden
-        logprobs, _ = chunked_logprobs(
-            before,
-            network.unembedding_weight,
-            network.unembedding_bias,
-            rows.tokens[rows.action_positions].to(before.device),
-            1.0,
-            rule=network.logit_rule,
-            with_entropy=False,
-        )
-        logprobs.sum().backward()
+    with counting(passes) as live:
+        torch.autograd.backward(torch.stack([_result(each, rows) for each in passes]).sum())
     return live.peak
+
+
+@torch.no_grad()
+def scoring_bytes(one: Pass, tokens: int, row: int) -> int:
+    """Of a pass that nothing is learned from."""
+    with counting([one]) as live:
+        _result(one, rows_of(tokens, row))
+    return live.peak
+
+
+def rows_of(tokens: int, row: int) -> TokenRows:
+    row = max(2, row)
+    prompt, response = (1,) * (row // 2), (1,) * (row - row // 2)
+    return TokenRows.of([(prompt, response)] * max(1, tokens // row))
+
+
+def _result(one: Pass, rows: TokenRows) -> Tensor:
+    network = one.network
+    with network.using(one.adapter):
+        hidden = network_states(network, rows)
+    if not one.logits:
+        return hidden.float().sum()
+    before = gather_rows(hidden, (rows.action_positions - 1).to(hidden.device))
+    del hidden
+    logprobs, _ = chunked_logprobs(
+        before,
+        network.unembedding_weight,
+        network.unembedding_bias,
+        rows.tokens[rows.action_positions].to(before.device),
+        1.0,
+        rule=network.logit_rule,
+        with_entropy=False,
+    )
+    return logprobs.sum()

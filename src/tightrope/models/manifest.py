@@ -138,7 +138,11 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 def base_hash(folder: Path) -> str:
     """One hash of all weight files, whatever their names."""
-    return hashlib.sha256("".join(sorted(file_hashes(folder).values())).encode()).hexdigest()
+    return file_set_hash(file_hashes(folder))
+
+
+def file_set_hash(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(sorted(hashes.values())).encode()).hexdigest()
 
 
 def tokenizer_hash(folder: Path) -> str:
