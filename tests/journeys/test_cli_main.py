@@ -186,6 +186,17 @@ def test_check_warns_in_words(capsys, files):
     assert out.splitlines()[-1] == "ready, with 3 warnings"
 
 
+def test_a_run_that_the_machine_cannot_hold_is_one_line_before_anything_loads(capsys, files, monkeypatch):
+    monkeypatch.setattr("tightrope.assemble.memory.whole_bytes", lambda config: 1000)
+    code, out, err = check(capsys, files)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "GiB of memory are needed and the machine has 0.0 GiB; set model.lora" in err
+    code, out, err = call(
+        capsys, "ppo", str(files / "ppo.yaml"), "rollout.max_new_tokens=8", "data.held_out=8", "evaluation.prompts=8"
+    )
+    assert code == 2 and "GiB of memory are needed" in err and not (files / "run").exists()
+
+
 def test_check_as_json(capsys, files):
     code, out, _ = check(capsys, files, "--json")
     found = json.loads(out)

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny import tiny_family, tiny_gpt2, tiny_llama
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import LoraSection, ModelSection
+from tightrope.models.export import RewardFacts, export_reward
 from tightrope.models.heads import reward_head
 from tightrope.models.load import (
     context_length,
@@ -28,7 +29,7 @@ from tightrope.models.load import (
 )
 from tightrope.models.lora import adapter_parameters, add_adapter
 from tightrope.models.manifest import base_hash, require_kind, template_hash, tokenizer_hash
-from tightrope.models.memory import Work, estimate
+from tightrope.models.memory import Work, estimate, reward_weights
 from tightrope.models.packed_forward import sequence_scores
 from tightrope.models.roles import load_reward, offline_roles, online_roles
 from tightrope.types import TokenRows
@@ -154,6 +155,51 @@ def test_memory_counts_parameters_exactly(tmp_path, tied):
     assert lora.trained == 2 * adapter and lora.weights == 4 * stored + 4 * 2 * adapter
     assert full.total == full.weights + full.gradients + full.optimizer + full.activations
     assert full.exact
+
+
+def test_memory_of_a_critic_of_its_own_is_a_trunk_and_a_second_pass_without_logits(tmp_path):
+    folder = tiny_llama(tmp_path / "m", hidden=32, tied=False)
+    section = ModelSection(name=folder)
+    shared = estimate(folder, section, Work(256, 32, critic="shared"))
+    separate = estimate(folder, section, Work(256, 32, critic="separate"))
+    trunk = sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(folder).model.parameters())
+    assert separate.trained == shared.trained + trunk and separate.weights == 4 * separate.trained
+    assert shared.activations < separate.activations < 2 * shared.activations
+
+
+@pytest.mark.parametrize("family", ["gemma2", "bloom"])
+def test_attention_that_is_written_out_grows_with_the_length_of_its_rows(tmp_path, family):
+    folder = tiny_family(family, tmp_path / "m")
+    short, long = (estimate(folder, ModelSection(name=folder), Work(2048, row)) for row in (16, 128))
+    heads = json.loads((folder / "config.json").read_text())
+    heads = heads.get("num_attention_heads") or heads["n_head"]
+    assert short.exact and long.exact
+    assert long.activations - short.activations > 4 * heads * 2048 * (128 - 16)  # at least the scores of one layer
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_fused_attention_keeps_no_scores(tmp_path, family):
+    folder = tiny_family(family, tmp_path / "m")
+    short, long = (estimate(folder, ModelSection(name=folder), Work(2048, row)) for row in (32, 256))
+    assert short.exact and long.exact
+    assert abs(long.activations - short.activations) < 0.1 * short.activations
+
+
+def test_a_reward_model_counts_as_what_it_is(tmp_path):
+    base = tiny_llama(tmp_path / "base")
+    section = ModelSection(name=base, lora=LoraSection(rank=4))
+    role = offline_roles(section, "rm", 0).reward
+    assert role is not None
+    export_reward(role, base, tmp_path / "reward", RewardFacts((), None, None, 0, None))
+    adapter, _ = reward_weights(tmp_path / "reward", base, section)
+    assert adapter == 4 * sum(
+        t.numel() for t in load_file(tmp_path / "reward/adapter/adapter_model.safetensors").values()
+    )
+    own, read = reward_weights(tmp_path / "reward", base, ModelSection(name=base))
+    stored = sum(t.numel() for t in load_file(tmp_path / "reward/model.safetensors").values())
+    assert own == read == 4 * stored
+    wider = tiny_llama(tmp_path / "wider", hidden=64)
+    assert reward_weights(tmp_path / "reward", wider, section)[0] == 4 * stored  # not an adapter on that one
 
 
 def test_all_weights_of_a_full_run_are_float32_where_adapters_leave_the_backbone_in_bfloat16(tmp_path, monkeypatch):

@@ -1,13 +1,43 @@
-"""What of a config decides how much memory its run takes? Answered from the config and the lengths of its data."""
+"""What of a config decides how much memory its run takes, and has the machine that much? Answered before weights load,
+from the config and the lengths of its data."""
 
 from __future__ import annotations
+
+import psutil
+import torch
 
 from tightrope.algorithms.options import DPOConfig, RewardModelConfig, SFTConfig
 from tightrope.assemble.inputs import Inputs
 from tightrope.assemble.offline import OfflineConfig, options_of
 from tightrope.assemble.online import critic_of, needs_reference, update_options
+from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
-from tightrope.models.memory import Work, reward_weights
+from tightrope.models.load import device_of
+from tightrope.models.memory import MemoryEstimate, Work, estimate, reward_weights
+
+GIB = 2**30
+LESS = "set model.lora or model.gradient_checkpointing, or lower training.token_budget (docs/memory.md)"
+CERTAIN = 1.15
+"""How far an estimate may be off."""
+
+
+def require_room(config: RunConfig, inputs: Inputs) -> MemoryEstimate:
+    """Raises TightropeError for a run that the whole machine, with nothing else on it, could not hold."""
+    needed, whole = estimate(inputs.folder, config.model, work_of(config, inputs)), whole_bytes(config)
+    if needed.exact and needed.total > CERTAIN * whole:
+        raise TightropeError(
+            f"about {needed.total / GIB:.1f} GiB of memory are needed and the machine has {whole / GIB:.1f} GiB",
+            where=str(config.model.name),
+            fix=LESS,
+        )
+    return needed
+
+
+def whole_bytes(config: RunConfig) -> int:
+    """Of the device's memory; a CPU's with its swap."""
+    if device_of(config.model).type == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return psutil.virtual_memory().total + psutil.swap_memory().total
 
 
 def work_of(config: RunConfig, inputs: Inputs) -> Work:

@@ -24,6 +24,7 @@ from tightrope.algorithms.plugins import STAGES
 from tightrope.assemble.export import export_result
 from tightrope.assemble.fanout import FanOut, Watchers
 from tightrope.assemble.inputs import Inputs, read_inputs
+from tightrope.assemble.memory import require_room
 from tightrope.assemble.offline import build_offline
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Assembled, Outputs
@@ -74,6 +75,7 @@ def resume(path: Path, display_for: DisplayFor) -> Finished:
 @contextmanager
 def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[Opened]:
     inputs = read_inputs(config)
+    require_room(config, inputs)
     with RunFolder.create(config.output) as folder:
         try:
             save_resolved(stage, config, folder.resolved)

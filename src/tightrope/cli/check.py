@@ -104,11 +104,10 @@ def size_warnings(config: RunConfig, train: int, held_out: int) -> list[str]:
 
 
 def memory(config: RunConfig, inputs: Inputs, found: Finding) -> None:
-    from tightrope.assemble.memory import work_of
+    from tightrope.assemble.memory import LESS, require_room
     from tightrope.models.load import device_of
-    from tightrope.models.memory import estimate
 
-    needed = estimate(inputs.folder, config.model, work_of(config, inputs))
+    needed = require_room(config, inputs)
     free = free_bytes(device_of(config.model).type)
     found.facts.append(memory_line(needed, free))
     found.numbers.update(
@@ -120,8 +119,7 @@ def memory(config: RunConfig, inputs: Inputs, found: Finding) -> None:
     )
     if needed.total > free:
         found.warnings.append(
-            f"about {needed.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB are free: "
-            "set model.lora or model.gradient_checkpointing, or lower training.token_budget (docs/memory.md)"
+            f"about {needed.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB are free: {LESS}"
         )
 
 
