@@ -1,6 +1,7 @@
 """Which model trains with PPO on a card of 8, 12, 16 or 24 GB, and how? Estimates from shapes; nothing is measured.
 
-    python benchmarks/memory_recipes.py        # the tables of docs/memory.md, seconds
+    python benchmarks/memory_recipes.py              # the tables of docs/memory.md, some minutes
+    python benchmarks/memory_recipes.py --example    # one line of them term by term, seconds
 
 Every number is `tightrope.models.memory.estimate_of`: PPO with the critic on the policy's trunk, prompts and responses
 of 256 tokens each. With LoRA (rank 16) the policy and the reward model are adapters over one bfloat16 base; without,
@@ -8,6 +9,8 @@ policy, reference and reward model are float32 networks of their own.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from gpu_models import LARGE_8B, SMALL_135M, Shape, config_of
@@ -34,6 +37,9 @@ GIB = 2**30
 
 
 def main() -> None:
+    if "--example" in sys.argv:
+        example("1.5B (Qwen2.5)", 2048)
+        return
     found = {
         (name, lora, recompute, budget): estimate(shape, lora, recompute, budget)
         for name, shape in SHAPES.items()
@@ -64,6 +70,27 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
     reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
     work = Work(budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout)
     return estimate_of(config, section, dtype, "cuda", work)
+
+
+def example(name: str, budget: int) -> None:
+    """With LoRA, nothing computed again."""
+    shape, needed = SHAPES[name], estimate(SHAPES[name], True, False, budget)
+    together, half, dim = budget // ROOM, ROOM // 2, shape.hidden // shape.heads
+    token = 2 * shape.layers * shape.kv_heads * dim * 2
+    adapter = needed.trained
+    terms = {
+        f"base: {needed.parameters:,} parameters x 2 bytes": needed.parameters * 2,
+        f"adapters of policy and reward model: 2 x {adapter:,} x 4 bytes": 2 * adapter * 4,
+        f"gradients: {adapter:,} x 4 bytes": needed.gradients,
+        f"Adam's moments: 2 x {adapter:,} x 4 bytes": needed.optimizer,
+        f"activations of {budget} tokens, counted": needed.activations,
+        f"not then: {together} responses x ({2 * half} + {half} tokens) x {token:,} bytes of keys and values, "
+        f"4 x 4 bytes x {shape.vocabulary:,} logits each": needed.rollout,
+        "total without the last": needed.total,
+    }
+    print("| term | GiB |\n|---|---|")
+    for words_of_it, bytes_of_it in terms.items():
+        print(f"| {words_of_it} | {bytes_of_it / GIB:.2f} |")
 
 
 def usable(card: int) -> float:

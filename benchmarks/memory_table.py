@@ -73,8 +73,8 @@ CASES: list[Case] = [
 """``row``: tokens of a prompt and its answer together."""
 ROW = 128
 MIB = 2**20
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
-"""Pieces over 1 MiB come from the system and go back to it when they are freed."""
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Pieces over 64 KiB come from the system and go back to it when they are freed."""
 
 
 def main() -> None:
