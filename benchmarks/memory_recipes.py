@@ -34,6 +34,10 @@ CONTEXT_BYTES = 10**9
 SLACK = 0.9
 """Share of the rest that an allocator can use before it fragments, by assumption."""
 GIB = 2**30
+Key = tuple[str, bool, bool, int]
+"""Model, LoRA, recompute, tokens."""
+HEADER = "| model | trained | recompute | tokens | weights | gradients | Adam | activations | rollout | total GiB |"
+RULE = "|---" * 11 + "|"
 
 
 def main() -> None:
@@ -47,28 +51,45 @@ def main() -> None:
         for recompute in (False, True)
         for budget in BUDGETS
     }
-    print("| model | trained | recompute | tokens | weights | gradients | Adam | activations | rollout | total GiB |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for (name, lora, recompute, budget), needed in found.items():
-        if budget == 2048:
-            parts = (needed.weights, needed.gradients, needed.optimizer, needed.activations, needed.rollout)
-            numbers = " | ".join(f"{part / GIB:.2f}" for part in parts)
-            print(f"| {name} | {words(lora, recompute)} | {budget} | {numbers} | **{needed.total / GIB:.1f}** |")
+    print(f"{HEADER}\n{RULE.removeprefix('|---')}")
+    for key, needed in found.items():
+        if key[3] == 2048:
+            print(row(key, needed))
     print("\n| model | " + " | ".join(f"{card} GB" for card in CARDS) + " |")
     print("|---|" + "---|" * len(CARDS))
     for name in SHAPES:
-        print(f"| {name} | " + " | ".join(recipe(found, name, usable(card)) for card in CARDS) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(told(recipe(found, name, usable(card))) for card in CARDS)
+            + " |"
+        )
+    print(f"\n| card, usable {HEADER}\n{RULE}")
+    for card in CARDS:
+        key = [
+            fits
+            for name in SHAPES
+            if (fits := recipe(found, name, usable(card))) is not None
+        ][-1]
+        print(f"| {card} GB, {usable(card) / GIB:.1f} GiB {row(key, found[key])}")
 
 
 def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEstimate:
-    section = ModelSection(name="shape", lora=LoraSection() if lora else None, gradient_checkpointing=recompute)
+    section = ModelSection(
+        name="shape",
+        lora=LoraSection() if lora else None,
+        gradient_checkpointing=recompute,
+    )
     dtype = torch.bfloat16 if lora else torch.float32
     together = min(SEQUENCES, max(1, budget // ROOM))
     config, half = config_of(shape), ROOM // 2
     rollout = {"responses": together, "prompt": half, "new": half}
     alone = estimate_of(config, section, dtype, "cuda", Work(ROOM, ROOM))
-    reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
-    work = Work(budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout)
+    reward = (
+        alone.trained * 4 if lora else alone.parameters * 4
+    )  # an adapter, or a network
+    work = Work(
+        budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout
+    )
     return estimate_of(config, section, dtype, "cuda", work)
 
 
@@ -80,7 +101,9 @@ def example(name: str, budget: int) -> None:
     adapter = needed.trained
     terms = {
         f"base: {needed.parameters:,} parameters x 2 bytes": needed.parameters * 2,
-        f"adapters of policy and reward model: 2 x {adapter:,} x 4 bytes": 2 * adapter * 4,
+        f"adapters of policy and reward model: 2 x {adapter:,} x 4 bytes": 2
+        * adapter
+        * 4,
         f"gradients: {adapter:,} x 4 bytes": needed.gradients,
         f"Adam's moments: 2 x {adapter:,} x 4 bytes": needed.optimizer,
         f"activations of {budget} tokens, counted": needed.activations,
@@ -97,19 +120,35 @@ def usable(card: int) -> float:
     return (card * 10**9 - CONTEXT_BYTES) * SLACK
 
 
-def recipe(found: dict[tuple[str, bool, bool, int], MemoryEstimate], name: str, room: float) -> str:
+def recipe(found: dict[Key, MemoryEstimate], name: str, room: float) -> Key | None:
     """The first that fits: all weights before adapters, kept activations before recomputed ones, large passes first."""
     for lora in (False, True):
         for recompute in (False, True):
             for budget in BUDGETS:
                 if found[name, lora, recompute, budget].total <= room:
-                    kind = "LoRA" if lora else "full"
-                    return f"{kind}{', recompute' if recompute else ''}, {budget} tokens"
-    return "does not fit"
+                    return name, lora, recompute, budget
+    return None
 
 
-def words(lora: bool, recompute: bool) -> str:
-    return f"{'LoRA, bf16 base' if lora else 'full, fp32'} | {'yes' if recompute else 'no'}"
+def told(key: Key | None) -> str:
+    if key is None:
+        return "does not fit"
+    _, lora, recompute, budget = key
+    return f"{'LoRA' if lora else 'full'}{', recompute' if recompute else ''}, {budget} tokens"
+
+
+def row(key: Key, needed: MemoryEstimate) -> str:
+    name, lora, recompute, budget = key
+    parts = (
+        needed.weights,
+        needed.gradients,
+        needed.optimizer,
+        needed.activations,
+        needed.rollout,
+    )
+    numbers = " | ".join(f"{part / GIB:.2f}" for part in parts)
+    kind = f"{'LoRA, bf16 base' if lora else 'full, fp32'} | {'yes' if recompute else 'no'}"
+    return f"| {name} | {kind} | {budget} | {numbers} | **{needed.total / GIB:.1f}** |"
 
 
 if __name__ == "__main__":
