@@ -58,18 +58,10 @@ def main() -> None:
     print("\n| model | " + " | ".join(f"{card} GB" for card in CARDS) + " |")
     print("|---|" + "---|" * len(CARDS))
     for name in SHAPES:
-        print(
-            f"| {name} | "
-            + " | ".join(told(recipe(found, name, usable(card))) for card in CARDS)
-            + " |"
-        )
+        print(f"| {name} | " + " | ".join(told(recipe(found, name, usable(card))) for card in CARDS) + " |")
     print(f"\n| card, usable {HEADER}\n{RULE}")
     for card in CARDS:
-        key = [
-            fits
-            for name in SHAPES
-            if (fits := recipe(found, name, usable(card))) is not None
-        ][-1]
+        key = [fits for name in SHAPES if (fits := recipe(found, name, usable(card))) is not None][-1]
         print(f"| {card} GB, {usable(card) / GIB:.1f} GiB {row(key, found[key])}")
 
 
@@ -84,12 +76,8 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
     config, half = config_of(shape), ROOM // 2
     rollout = {"responses": together, "prompt": half, "new": half}
     alone = estimate_of(config, section, dtype, "cuda", Work(ROOM, ROOM))
-    reward = (
-        alone.trained * 4 if lora else alone.parameters * 4
-    )  # an adapter, or a network
-    work = Work(
-        budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout
-    )
+    reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
+    work = Work(budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout)
     return estimate_of(config, section, dtype, "cuda", work)
 
 
@@ -101,9 +89,7 @@ def example(name: str, budget: int) -> None:
     adapter = needed.trained
     terms = {
         f"base: {needed.parameters:,} parameters x 2 bytes": needed.parameters * 2,
-        f"adapters of policy and reward model: 2 x {adapter:,} x 4 bytes": 2
-        * adapter
-        * 4,
+        f"adapters of policy and reward model: 2 x {adapter:,} x 4 bytes": 2 * adapter * 4,
         f"gradients: {adapter:,} x 4 bytes": needed.gradients,
         f"Adam's moments: 2 x {adapter:,} x 4 bytes": needed.optimizer,
         f"activations of {budget} tokens, counted": needed.activations,
