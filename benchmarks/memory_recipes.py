@@ -74,10 +74,18 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
     dtype = torch.bfloat16 if lora else torch.float32
     together = min(SEQUENCES, max(1, budget // ROOM))
     config, half = config_of(shape), ROOM // 2
-    rollout = {"responses": together, "prompt": half, "new": half}
     alone = estimate_of(config, section, dtype, "cuda", Work(ROOM, ROOM))
     reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
-    work = Work(budget, ROOM, copies=0 if lora else 1, apart=reward, critic="shared", **rollout)
+    work = Work(
+        budget,
+        ROOM,
+        copies=0 if lora else 1,
+        apart=reward,
+        critic="shared",
+        responses=together,
+        prompt=half,
+        new=half,
+    )
     return estimate_of(config, section, dtype, "cuda", work)
 
 
