@@ -76,8 +76,19 @@ def fused_attention() -> Iterator[None]:
     be simpler, but is off during the backward pass, where layers are computed again."""
     real = functional.scaled_dot_product_attention
 
-    def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return _Attention.apply(query, key, value) if query.is_meta else real(query, key, value, *args, **kwargs)
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if query.is_meta:
+            return _Attention.apply(query, key, value)
+        return real(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     functional.scaled_dot_product_attention = attention
     try:
