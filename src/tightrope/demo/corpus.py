@@ -26,6 +26,8 @@ from tightrope.config.errors import TightropeError
 SENTENCE_TOKENS = range(5, 21)
 OPENING_WORDS = (3, 4, 5)
 JUDGE_SHARE, WRITING_SHARE = 0.5, 0.4
+CUE = "Movie review: "
+"""What a model that knows other texts too is asked with. It belongs to no judged text."""
 
 TOKEN = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|[.,!?;:]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -132,9 +134,11 @@ def split_opening(sentence: str, words: int) -> tuple[str, str] | None:
 
 
 def continued(opening: str, response: str) -> str:
-    """Prompt and response as one text.
+    """Prompt and response as one text, without the cue.
 
     >>> continued("so good", "!"), continued("so", " good")
     ('so good!', 'so good')
+    >>> continued("Movie review: so", " good")
+    'so good'
     """
-    return _SPACE_BEFORE_MARK.sub("", f"{opening} {response.lstrip(' ')}").strip()
+    return _SPACE_BEFORE_MARK.sub("", f"{opening.removeprefix(CUE)} {response.lstrip(' ')}").strip()

@@ -63,11 +63,12 @@ def write_texts(
     *,
     prompts: int,
     held_out: int,
+    cue: str = "",
     gap: str = "",
 ) -> None:
     """Demonstrations, prompts and held-out prompts; only words of the vocabulary (None: all), no opening twice.
 
-    ``gap`` begins each completion: a tokenizer that keeps spaces has them at the beginning of words.
+    ``cue`` begins each prompt, ``gap`` each completion: a tokenizer that keeps spaces has them at the beginning of words.
     """
     known = None if vocabulary is None else frozenset(vocabulary)
 
@@ -78,10 +79,12 @@ def write_texts(
     learned = (split_opening(text, words.choice(OPENING_WORDS)) for text in corpus.writing if usable(text))
     asked = (split_opening(text, words.choice(OPENING_WORDS)) for text in corpus.prompting)
     openings = unique(pair[0] for pair in asked if pair and usable(pair[0]))
-    write_jsonl(files.demonstrations, ({"prompt": pair[0], "completion": gap + pair[1]} for pair in learned if pair))
+    write_jsonl(
+        files.demonstrations, ({"prompt": cue + pair[0], "completion": gap + pair[1]} for pair in learned if pair)
+    )
     judge = {JUDGE_COLUMN: str(files.gold_judge)}
-    write_jsonl(files.held_out, ({"prompt": text, **judge} for text in openings[:held_out]))
-    write_jsonl(files.prompts, ({"prompt": text, **judge} for text in openings[held_out : held_out + prompts]))
+    write_jsonl(files.held_out, ({"prompt": cue + text, **judge} for text in openings[:held_out]))
+    write_jsonl(files.prompts, ({"prompt": cue + text, **judge} for text in openings[held_out : held_out + prompts]))
 
 
 def widest_pairs(prompts: Sequence[str], responses: Sequence[Sequence[str]], gold: GoldJudge, seed: int) -> list[Pair]:

