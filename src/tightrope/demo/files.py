@@ -68,7 +68,7 @@ def write_texts(
 ) -> None:
     """Demonstrations, prompts and held-out prompts; only words of the vocabulary (None: all), no opening twice.
 
-    ``cue`` begins each prompt, ``gap`` each completion: a tokenizer that keeps spaces has them at the beginning of words.
+    ``cue`` begins each prompt, ``gap`` each completion: a tokenizer that keeps spaces has them where words begin.
     """
     known = None if vocabulary is None else frozenset(vocabulary)
 
