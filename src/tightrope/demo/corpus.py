@@ -25,7 +25,8 @@ from tightrope.config.errors import TightropeError
 
 SENTENCE_TOKENS = range(5, 21)
 OPENING_WORDS = (3, 4, 5)
-JUDGE_SHARE, WRITING_SHARE = 0.5, 0.4
+SHARES = (0.5, 0.4)
+"""Of all reviews: the gold judge's and the writing; the rest is for prompts."""
 CUE = "Movie review: "
 """What a model that knows other texts too is asked with. It belongs to no judged text."""
 
@@ -54,12 +55,14 @@ class Corpus:
     prompting: tuple[str, ...]
 
 
-def load_corpus(seed: int, path: Path | None = None, *, keep_case: bool = False) -> Corpus:
+def load_corpus(
+    seed: int, path: Path | None = None, *, keep_case: bool = False, shares: tuple[float, float] = SHARES
+) -> Corpus:
     """Clean, deduplicate and deal the reviews; the same seed deals them the same way."""
     reviews = list(read_reviews(path or package_file()))
     random.Random(f"corpus {seed}").shuffle(reviews)
-    judge_end = int(len(reviews) * JUDGE_SHARE)
-    writing_end = judge_end + int(len(reviews) * WRITING_SHARE)
+    judge_end = int(len(reviews) * shares[0])
+    writing_end = judge_end + int(len(reviews) * shares[1])
     writing = unique(text for review in reviews[judge_end:writing_end] for text in sentences(review.text, keep_case))
     seen = set(writing)
     prompting = unique(text for review in reviews[writing_end:] for text in sentences(review.text, keep_case))

