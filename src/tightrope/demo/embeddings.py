@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from tightrope.data.chat_format import ChatFormat
 from tightrope.demo.corpus import TOKEN, Review, readable
-from tightrope.demo.evaluation import policy_of
 from tightrope.demo.judges import require_sklearn
 from tightrope.maths.diagnostics import Interval, wilson_interval
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import hidden_states
+from tightrope.models.roles import load_policy
 from tightrope.types import TokenRows, microbatch_indices
 
 STRENGTH = 0.01
@@ -81,7 +81,7 @@ class EmbeddingJudge:
 @torch.no_grad()
 def embeddings(network: Path, texts: Sequence[str], token_budget: int) -> Array:
     """[texts, hidden]; the network is gone afterwards."""
-    role, chat = policy_of(network), ChatFormat(load_tokenizer(network))
+    role, chat = load_policy(network), ChatFormat(load_tokenizer(network))
     ids = [list(chat.with_prefix(chat.plain_ids(text)))[:TEXT_TOKENS] for text in texts]
     rows = TokenRows.of([([], each) for each in ids])
     means: list[torch.Tensor] = []

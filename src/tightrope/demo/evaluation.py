@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tightrope.config.schema import DataSection, ModelSection
+from tightrope.config.schema import DataSection
 from tightrope.data.prompts import load_prompts
 from tightrope.demo.card import Evaluated
 from tightrope.demo.judges import GoldJudge, text_of
 from tightrope.maths.diagnostics import distinct_n
 from tightrope.maths.kl import k1
 from tightrope.maths.ragged import segment_sum
-from tightrope.models.load import context_length, eos_ids, load_network, load_tokenizer
+from tightrope.models.load import context_length, eos_ids, load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
-from tightrope.models.roles import Role, load_reward
+from tightrope.models.roles import load_policy, load_reward
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.reward_model import RewardModel
 from tightrope.types import Rollout, SampleKey, Sampling, TokenRows, microbatch_indices
@@ -51,23 +51,19 @@ class Judges:
     independent: Callable[[Sequence[str]], list[float]]
 
 
-def policy_of(folder: Path) -> Role:
-    return Role("policy", load_network(folder, ModelSection(name=str(folder))))
-
-
 def sampled(folder: Path, prompts: Path, count: int, samples: int, key: SampleKey, limits: Limits) -> Rollout:
     """``samples`` responses of the model to each of the first ``count`` prompts; ``key`` names the random numbers."""
     tokenizer = load_tokenizer(folder)
     section = DataSection(train=prompts, held_out=0, limit=count)
     data = load_prompts(section, tokenizer, context=context_length(folder), new_tokens=limits.max_new_tokens)
-    engine = LocalEngine(policy_of(folder), tokenizer, lambda: 0, limits.token_budget)
+    engine = LocalEngine(load_policy(folder), tokenizer, lambda: 0, limits.token_budget)
     sampling = Sampling(limits.temperature, limits.max_new_tokens, eos_ids(folder, tokenizer))
     return engine.generate(data.train, samples, sampling, key)
 
 
 def best_of(rollout: Rollout, reward_folder: Path, n: int, limits: Limits) -> list[int]:
     """The sequence with the highest reward of each prompt, whose ``n`` sequences lie side by side."""
-    role = load_reward(reward_folder, ModelSection(name=str(reward_folder)))
+    role = load_reward(reward_folder)
     scores = RewardModel(role, load_tokenizer(reward_folder), limits.token_budget).score(rollout.samples())
     return [max(range(start, start + n), key=lambda i: scores[i]) for start in range(0, len(scores), n)]
 
@@ -98,6 +94,6 @@ def mean_kl(policy: Path, reference: Path, rollout: Rollout, limits: Limits) -> 
 @torch.no_grad()
 def logprobs_of(folder: Path, rows: TokenRows, limits: Limits) -> Tensor:
     """Of every action; the network is gone afterwards."""
-    role = policy_of(folder)
+    role = load_policy(folder)
     groups = microbatch_indices(rows.lengths, limits.token_budget)
     return torch.cat([token_logprobs(role, rows.select(group), limits.temperature).logprobs for group in groups])

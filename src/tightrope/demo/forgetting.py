@@ -16,12 +16,11 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from tightrope.demo.evaluation import policy_of
 from tightrope.demo.facts import FACTS, Fact
 from tightrope.maths.ragged import segment_sum
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
-from tightrope.models.roles import Role
+from tightrope.models.roles import Role, load_policy
 from tightrope.types import TokenRows
 
 PIECE_TOKENS, PIECES = 128, 16
@@ -49,7 +48,7 @@ class Forgetting:
 
 
 def knowledge_of(folder: Path) -> Knowledge:
-    role, tokenizer = policy_of(folder), load_tokenizer(folder)
+    role, tokenizer = load_policy(folder), load_tokenizer(folder)
     return Knowledge(perplexity(role, pieces_of(tokenizer)), facts_right(role, tokenizer, FACTS))
 
 

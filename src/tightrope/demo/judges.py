@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tightrope.types import Sample
 
 GOLD_NAME = "gold judge (TF-IDF + logistic regression on reviews)"
-INDEPENDENT_NAME = "independent judge (VADER)"
 JUDGE_COLUMN = "gold_judge"
 """Column of the demo's prompts that names the gold judge's file, for ``gold`` as a reward function."""
 
