@@ -92,3 +92,19 @@ def test_wrong_input_is_one_line(place, tmp_path, capsys):
     ):
         code, out, err = call(capsys, "export", *words)
         assert (code, out) == (2, "") and err.count("\n") == 1 and says in err, err
+
+
+def test_a_policy_s_card_tells_how_good_its_reward_model_was(place, tmp_path, capsys):
+    files = tiny_files(tmp_path, place / "model")
+    config = tiny_config("ppo", files, tmp_path / "run", lora=True, steps=1, reward_model=place / "rm")
+    run_quietly("ppo", config)
+    card = (tmp_path / "run/export/README.md").read_text()
+    accuracy = json.loads((place / "rm/export/tightrope.json").read_text())["accuracy"]
+    assert f"- reward: model `rm`, which has {accuracy:.1%} of " in card and "KL to the start: beta" in card
+    (tmp_path / "gone").mkdir()
+    (place / "rm").rename(tmp_path / "gone/rm")
+    try:
+        assert call(capsys, "export", tmp_path / "run", "--to", tmp_path / "later")[0] == 0
+    finally:
+        (tmp_path / "gone/rm").rename(place / "rm")
+    assert "- reward: model `rm`\n" in (tmp_path / "later/README.md").read_text()

@@ -13,12 +13,13 @@ from tightrope.assemble.model_card import CardFacts, model_card
 from tightrope.assemble.parts import Assembled
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved
-from tightrope.config.schema import RunConfig
+from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.data.preferences import PreferenceData
 from tightrope.maths.diagnostics import pair_outcomes, wilson_interval
 from tightrope.maths.statistics import moments
 from tightrope.models.export import Form, RewardFacts, export_policy, export_reward, reward_pad_id
 from tightrope.models.load import load_tokenizer, resolve_model_folder
+from tightrope.models.manifest import StageManifest, read_manifest
 from tightrope.models.roles import Role, offline_roles
 from tightrope.records import StepRecord
 from tightrope.scoring.reward_model import RewardModel, fingerprints, scores_of
@@ -54,12 +55,22 @@ def export_result(
 
 
 def write(role: Role, source: Path, folder: Path, told: CardFacts, form: Form) -> None:
-    told = replace(told, reward_pad=reward_pad_id(source))
+    told = replace(told, reward_pad=reward_pad_id(source), reward_model=reward_manifest(told.config))
     form = replace(form, card=model_card(told, adapter_only=not form.merged))
     if told.reward is not None:
         export_reward(role, source, folder, told.reward, form)
     else:
         export_policy(role, source, folder, told.stage, form)
+
+
+def reward_manifest(config: RunConfig) -> StageManifest | None:
+    """Of the reward model the policy was trained on; None where there was none, or where it is gone since."""
+    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+        return None
+    try:
+        return read_manifest(resolve_model_folder(config.reward.model))
+    except TightropeError:
+        return None
 
 
 def export_run(path: Path, checkpoint: str, to: Path | None, form: Form) -> Exported:

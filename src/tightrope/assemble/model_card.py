@@ -11,6 +11,7 @@ from tightrope.config.schedule import Schedule
 from tightrope.config.schema import KLSection, OnlineConfig, RunConfig
 from tightrope.data.readers import read_rows
 from tightrope.models.export import RewardFacts
+from tightrope.models.manifest import StageManifest
 from tightrope.records import StepRecord
 
 TITLES = {
@@ -20,6 +21,8 @@ TITLES = {
     "ppo": "Trained with PPO",
     "rloo": "Trained with RLOO",
 }
+EXPORT_FOLDER = "export"
+"""Of a run: its name alone would say nothing."""
 SHOWN = {
     "reward_raw": "reward (raw)",
     "held_out": "held-out judge",
@@ -37,6 +40,7 @@ class CardFacts:
     """``step``: whose weights these are. ``data``: sha256 by file. ``rows``: everything the run recorded.
 
     ``reward_pad``: the pad a reward model is read with. Where the base's own is its end token, another score is read.
+    ``reward_model``: what the reward model that a policy was trained on says of itself.
     """
 
     stage: str
@@ -46,6 +50,7 @@ class CardFacts:
     rows: Sequence[StepRecord]
     reward: RewardFacts | None = None
     reward_pad: int | None = None
+    reward_model: StageManifest | None = None
 
 
 def model_card(facts: CardFacts, *, adapter_only: bool = False) -> str:
@@ -88,7 +93,7 @@ def metadata(facts: CardFacts, adapter_only: bool) -> Iterator[str]:
 
 
 def introduction(facts: CardFacts) -> Iterator[str]:
-    yield f"Made with Tightrope from `{Path(facts.config.model.name).name}`."
+    yield f"Made with Tightrope from `{shown(facts.config.model.name)}`."
     total = facts.config.training.steps
     if facts.step < total:
         yield f"These are the weights of step {facts.step} of {total}: the training was not finished here."
@@ -104,8 +109,8 @@ def training(facts: CardFacts) -> Iterator[str]:
         rollout = config.rollout
         yield f"- rollouts: {rollout.prompts_per_step} prompts a step, {rollout.samples_per_prompt} responses each,"
         yield f"  at most {rollout.max_new_tokens} tokens, temperature {rollout.temperature:g}"
-        reward = config.reward.model or config.reward.function
-        yield f"- reward: {'model' if config.reward.model else 'function'} `{Path(str(reward)).name}`"
+        kind, reward = "model" if config.reward.model else "function", config.reward.model or config.reward.function
+        yield f"- reward: {kind} `{shown(str(reward))}`{known_accuracy(facts)}"
         yield f"- KL to the start: {kl_told(config.kl)}"
     for path, digest in facts.data.items():
         yield f"- data: `{Path(path).name}`, sha256 `{digest}`"
@@ -127,6 +132,29 @@ def kl_told(kl: KLSection) -> str:
         return f"beta {kl.beta:g}, fixed, {place}"
     target = "target by response length" if kl.target is None else f"target {kl.target:g} nats per response"
     return f"beta {kl.beta:g} at first, {kl.mode}, {target}, {place}"
+
+
+def shown(name: str | Path) -> str:
+    """A hub's name as it is; of a path what a person called it, without where it lies here.
+
+    >>> shown("org/model"), shown("/home/someone/runs/sft/export"), shown("/models/small")
+    ('org/model', 'sft/export', 'small')
+    """
+    path = Path(name)
+    if not path.is_absolute() and not path.exists():
+        return str(name)
+    return f"{path.parent.name}/{path.name}" if path.name == EXPORT_FOLDER else path.name
+
+
+def known_accuracy(facts: CardFacts) -> str:
+    manifest = facts.reward_model
+    if manifest is None or manifest.accuracy is None or manifest.accuracy_interval is None:
+        return ""
+    low, high = manifest.accuracy_interval
+    return (
+        f", which has {manifest.accuracy:.1%} of {manifest.held_out_pairs} held-out pairs in the right order "
+        f"(95 % interval {low:.1%} to {high:.1%})"
+    )
 
 
 def synthetic(file: Path) -> bool:
