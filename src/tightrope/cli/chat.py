@@ -67,9 +67,9 @@ def note(text: str) -> None:
 
 def read_line() -> str | None:
     """None at the end of the input."""
-    if sys.stdin.isatty():
-        print("> ", end="", flush=True)
     try:
+        if sys.stdin.isatty():
+            print("> ", end="", flush=True)
         line = sys.stdin.readline()
     except KeyboardInterrupt:
         note("\n/quit or Ctrl-D leaves")
