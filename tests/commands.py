@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,8 @@ def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
         code = left.code
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def hear_interrupts() -> None:
+    """For a child: a shell starts background jobs, perhaps these tests, deaf to Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

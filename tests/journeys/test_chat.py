@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.commands import call
+from tests.commands import call, hear_interrupts
 from tests.rollouts import engine_of, prompts_of
 from tests.runs import run_quietly, tiny_config, tiny_files
 from tests.tiny import tiny_llama
@@ -125,26 +125,23 @@ def test_wrong_input_is_one_line(place, monkeypatch, capsys):
 
 def test_in_a_terminal(place):
     terminal = pexpect.spawn(
-        TERMINAL, ["chat", str(place / "model"), "--max-new-tokens", "4"], encoding="utf-8", timeout=300, echo=False
+        TERMINAL,
+        ["chat", str(place / "model"), "--max-new-tokens", "4"],
+        encoding="utf-8",
+        timeout=300,
+        echo=False,
+        preexec_fn=hear_interrupts,
     )
     terminal.expect_exact("> ")
     terminal.sendline("the cat")
     terminal.expect_exact("\r\n> ")
-    interrupt_until(terminal, "Ctrl-D leaves")
+    terminal.sendintr()
+    terminal.expect_exact("Ctrl-D leaves")
     terminal.expect_exact("> ")
     terminal.sendeof()
     terminal.expect(pexpect.EOF)
     terminal.wait()
     assert terminal.exitstatus == 0
-
-
-def interrupt_until(terminal, words, presses=100):
-    """A signal between the prompt and the read waits for the next key, so a person presses again."""
-    for _ in range(presses):
-        terminal.sendintr()
-        if terminal.expect_exact([words, pexpect.TIMEOUT], timeout=3) == 0:
-            return
-    pytest.fail(f"{presses} times Ctrl-C, and never {words!r}")
 
 
 def test_ctrl_c_keeps_what_was_written(place, tmp_path, monkeypatch, capsys):

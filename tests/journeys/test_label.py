@@ -10,6 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.commands import hear_interrupts
 from tightrope.storage.labels import LabelItem, preference_rows, preferences_path, read_votes, votes_path, write_items
 
 COMMAND = str(Path(sys.executable).with_name("tightrope"))
@@ -32,11 +33,6 @@ def start(labels, *options):
     return pexpect.spawn(
         COMMAND, arguments, encoding="utf-8", timeout=30, dimensions=(50, 200), preexec_fn=hear_interrupts
     )
-
-
-def hear_interrupts():
-    """A shell starts background jobs, the test run perhaps among them, deaf to Ctrl-C, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def prefer_good(terminal):
