@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench learning
 
 setup: $(STAMP)
 
@@ -65,3 +65,8 @@ gpu-check: setup
 bench: setup
 	$(BIN)/python benchmarks/help_time.py
 	$(BIN)/python -m benchmarks.long_run
+
+# Runs what benchmarks/learning/ledger.jsonl lacks, then draws and tabulates all of it.
+learning: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning all --workers $(JOBS)
+	$(BIN)/python -m benchmarks.learning plots tables --write

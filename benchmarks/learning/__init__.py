@@ -1,0 +1,1 @@
+"""Learning experiments that anyone can rerun: settings, seeds, a ledger of what came out, plots and tables."""
