@@ -45,14 +45,17 @@ FRONTIER = Experiment(
     ]
     + [Setting(f"best of n, {NAMES[reward]}", {}, reward, "best_of_n") for reward in (TRUE, DEMO_MODEL)],
 )
+CONTROLLERS: dict[str, dict[str, object]] = {
+    "default": {},
+    "lookahead 0": {"kl.lookahead": 0.0},
+    "ziegler": {"kl.mode": "ziegler"},
+}
 CONTROLLER = Experiment(
     "controller",
     "Does the controller hold KL at its target in the last third of the run?",
     [
-        Setting(
-            f"{mode}, target {target}", {"kl.target": float(target), **({} if mode == "default" else {"kl.mode": mode})}
-        )
-        for mode in ("default", "ziegler")
+        Setting(f"{name}, target {target}", {"kl.target": float(target), **changes})
+        for name, changes in CONTROLLERS.items()
         for target in (2, 4, 8)
     ],
 )

@@ -141,7 +141,7 @@ def last_third(values: Sequence[float | None]) -> list[float]:
 
 def thinned(values: Sequence[float | None], every: int) -> list[float | None]:
     groups = [[v for v in values[i : i + every] if v is not None] for i in range(0, len(values), every)]
-    return [rounded(mean(group)) if group else None for group in groups]
+    return [float(f"{mean(group):.3g}") if group else None for group in groups]
 
 
 def moments(values: Sequence[float]) -> tuple[float, float]:

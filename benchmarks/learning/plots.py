@@ -40,7 +40,7 @@ def plots(results: Results) -> dict[str, str]:
         panels = special[name](results) if name in special else curves_of(experiment, results)
         drawn = [panel for panel in panels if any(series.points for series in panel.series)]
         if drawn:
-            found[f"science-{name}.svg"] = chart(experiment.question, drawn)
+            found[f"science-{name}.svg"] = chart(experiment.question, drawn, 3 if name == "controller" else 2)
     return found
 
 
@@ -118,7 +118,7 @@ def best_of_n(runs: Sequence[Mapping[str, Any]], colour: int, name: str) -> list
 def controller(results: Results) -> list[Panel]:
     panels: list[Panel] = []
     for name in ("kl", "beta"):
-        for mode, told in (("default", "default"), ("ziegler", "Ziegler's, horizon 10,000")):
+        for mode, told in MODES.items():
             settings = [setting.name for setting in CONTROLLER.settings if setting.name.startswith(mode)]
             series = over_steps(CONTROLLER, settings, name, results)
             named = [Series(s.points, s.colour, s.name.partition(", ")[2], s.style) for s in series]
@@ -151,6 +151,9 @@ def overoptimisation(results: Results) -> list[Panel]:
             distance = [math.sqrt(value) for value in figures["kl"]]
             chosen.append(Series(list(zip(distance, figures["odds"], strict=True)), colour + 2, f"{pairs:,} pairs"))
     return [*panels, Panel("best of n: true score", "d = sqrt(KL)", "standard deviations", chosen)]
+
+
+MODES = {"default": "default", "lookahead 0": "without looking ahead", "ziegler": "Ziegler's, horizon 10,000"}
 
 
 def write(results: Results, folder: Path = IMAGES) -> list[Path]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tensors import f64
-from tightrope.maths.controllers import log_space_step, ziegler_step
+from tightrope.maths.controllers import expected_kl, log_space_step, smoothed_kl, ziegler_step
 from tightrope.maths.diagnostics import (
     best_of_n_kl,
     distinct_n,
@@ -36,6 +36,15 @@ BOUNDS = {"beta_min": 1e-4, "beta_max": 10.0}
 def test_log_space_controller_moves_log_beta_in_proportion_and_saturates(kl, log_move) -> None:
     found = log_space_step(0.1, kl, 6.0, gain=0.1, max_step=0.2, **BOUNDS)
     assert math.log(found / 0.1) == pytest.approx(log_move, abs=1e-12)
+
+
+def test_expected_kl_goes_on_by_the_slope_of_the_smoothed_kl() -> None:
+    assert smoothed_kl(5.0, 3.0) == pytest.approx(3.4)
+    assert expected_kl(5.0, 3.0, 10.0) == pytest.approx(9.0)
+    assert expected_kl(1.0, 3.0, 10.0) == pytest.approx(-3.0)
+    assert expected_kl(5.0, 3.0, 0.0) == expected_kl(5.0, 5.0, 10.0) == 5.0
+    with pytest.raises(ValueError, match="lookahead"):
+        expected_kl(5.0, 3.0, -1.0)
 
 
 def test_log_space_controller_keeps_its_bounds_and_leaves_zero() -> None:

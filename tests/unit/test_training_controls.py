@@ -27,13 +27,41 @@ def test_fixed_beta_stays() -> None:
 
 
 def test_adaptive_beta_follows_the_log_space_controller() -> None:
-    knob = dial(mode="adaptive")
+    knob = dial(mode="adaptive", lookahead=0.0)
     knob.after_step(0, 12.0, 64)
     assert knob.value() == pytest.approx(0.1 * math.exp(0.1))
     knob.after_step(1, 0.0, 64)
     assert knob.value() == pytest.approx(0.1)
     knob.after_step(2, 1e6, 64)
     assert knob.value() == pytest.approx(0.1 * math.exp(0.2))
+
+
+def test_adaptive_beta_is_moved_for_the_kl_that_is_coming() -> None:
+    """KL 3 after 2 moves the smoothed KL by 0.2, so that in 20 steps it will be 7 = target + 1."""
+    knob = dial(mode="adaptive", lookahead=20.0)
+    knob.after_step(0, 2.0, 64)
+    assert knob.value() == pytest.approx(0.1 * math.exp(0.1 * (2.0 / 6.0 - 1.0)))
+    before = knob.value()
+    knob.after_step(1, 3.0, 64)
+    assert knob.value() == pytest.approx(before * math.exp(0.1 / 6.0))
+    before = knob.value()
+    knob.after_step(2, 2.2, 64)  # where the smoothed KL stands: no slope any more
+    assert knob.value() == pytest.approx(before * math.exp(0.1 * (2.2 / 6.0 - 1.0)))
+
+
+def kl_peak(lookahead: float, target: float) -> float:
+    """Of a policy that goes towards 0.6 / beta nats, an eighth of the way a step and at most 0.3 nats."""
+    knob, kl, found = dial(mode="adaptive", lookahead=lookahead, target=target, beta=0.05), 0.0, []
+    for step in range(60):
+        knob.after_step(step, kl, 64)
+        kl += max(-0.3, min(0.3, (0.6 / knob.value() - kl) / 8))
+        found.append(kl)
+    return max(found) / target
+
+
+@pytest.mark.parametrize("target", [3.0, 4.0, 6.0])
+def test_looking_ahead_keeps_kl_from_shooting_past_its_target(target) -> None:
+    assert kl_peak(20.0, target) < 1.3 < 1.5 < kl_peak(0.0, target)
 
 
 def test_adaptive_beta_keeps_its_bounds() -> None:

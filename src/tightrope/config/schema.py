@@ -215,7 +215,10 @@ class KLSection(Section):
     target: PositiveFloat | None = None
     """Nats per response. Absent: max(4, 0.1 x mean response length of the starting policy)."""
     gain: PositiveFloat = 0.1
-    """log beta moves by gain x (KL / target - 1) a step."""
+    """log beta moves by gain x (expected KL / target - 1) a step."""
+    lookahead: float = Field(default=20.0, ge=0.0)
+    """Steps ahead for which the adaptive controller expects the KL, going on as it lately did. 0: the KL just measured,
+    which overshoots."""
     max_step: PositiveFloat = 0.2
     """Largest move of log beta a step."""
     beta_min: PositiveFloat = 1e-4

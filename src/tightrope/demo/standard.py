@@ -136,7 +136,7 @@ STAGES: dict[str, dict[str, Any]] = {
         "rollout": {"prompts_per_step": 48, "max_new_tokens": LIMITS.max_new_tokens, "temperature": LIMITS.temperature},
         "reward": {"normalise_samples": 128},
         "ppo": {"epochs": 2, "minibatches": 3, "value_warmup_steps": 1},
-        "kl": {"beta": 0.05, "target": 6.0, "beta_min": 0.03},
+        "kl": {"beta": 0.05, "target": 6.0, "beta_min": 0.03, "lookahead": 0.0},  # measured with these bounds
         "evaluation": {"every": 7, "prompts": 32, "function": "tightrope.demo.judges:independent"},
         "samples": {"count": 16},
     },

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+KL_SMOOTHING = 0.2
+"""Share of the newest KL in the smoothed one."""
 ZIEGLER_ERROR_LIMIT = 0.2
 """lm-human-preferences clips the relative error to ± this."""
 
@@ -31,6 +33,30 @@ def log_space_step(
         raise ValueError(f"kl and beta must be numbers, found {kl} and {beta}")
     move = min(max(gain * (kl / target - 1.0), -max_step), max_step)
     return min(max(max(beta, beta_min) * math.exp(move), beta_min), beta_max)
+
+
+def expected_kl(kl: float, smooth: float, lookahead: float) -> float:
+    """KL + lookahead · s · (KL − K̄): what KL will be in ``lookahead`` steps if it goes on as it lately did.
+
+    K̄ is the ``smoothed_kl`` before this step, and s · (KL − K̄), by which it now moves, is the slope a step. A
+    controller that waits until KL is at its target has by then turned β down for so long that KL shoots past it.
+    Raises ValueError for a lookahead below 0.
+
+    >>> round(expected_kl(3.0, smooth=2.0, lookahead=10.0), 6)
+    5.0
+    """
+    if lookahead < 0:
+        raise ValueError(f"lookahead must be at least 0 steps, found {lookahead}")
+    return kl + lookahead * (smoothed_kl(kl, smooth) - smooth)
+
+
+def smoothed_kl(kl: float, smooth: float) -> float:
+    """K̄ ← K̄ + s · (KL − K̄) with s = 0.2: the mean of about the last five steps, a rollout's KL being noisy.
+
+    >>> smoothed_kl(3.0, 2.0)
+    2.2
+    """
+    return smooth + KL_SMOOTHING * (kl - smooth)
 
 
 def ziegler_step(beta: float, kl: float, target: float, n: int, horizon: float) -> float:

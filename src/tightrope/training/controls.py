@@ -10,7 +10,7 @@ import math
 
 from tightrope.config.schedule import value_at
 from tightrope.config.schema import KLSection
-from tightrope.maths.controllers import log_space_step, ziegler_step
+from tightrope.maths.controllers import expected_kl, log_space_step, smoothed_kl, ziegler_step
 from tightrope.protocols import State
 
 COOLDOWN_STEPS = 5
@@ -36,6 +36,7 @@ class BetaDial:
         self._boost = 1.0
         self._floor = 0.0
         self._floor_until = -1
+        self._smooth: float | None = None  # of the KL so far; None before the first
 
     def value(self) -> float:
         return self.beta
@@ -58,9 +59,12 @@ class BetaDial:
         elif options.mode == "ziegler":
             beta = ziegler_step(self.beta, kl_seq, self.target, n_sequences, options.horizon)
         else:
+            smooth = kl_seq if self._smooth is None else self._smooth
+            ahead = expected_kl(kl_seq, smooth, options.lookahead)
             beta = log_space_step(
-                self.beta, kl_seq, self.target, options.gain, options.max_step, options.beta_min, options.beta_max
+                self.beta, ahead, self.target, options.gain, options.max_step, options.beta_min, options.beta_max
             )
+            self._smooth = smoothed_kl(kl_seq, smooth)
         self.beta = max(beta, self._floor) if step < self._floor_until else beta
 
     def multiply(self, factor: float, step: int) -> None:
@@ -77,8 +81,10 @@ class BetaDial:
             "boost": self._boost,
             "floor": self._floor,
             "floor_until": self._floor_until,
+            "smooth": self._smooth,
         }
 
     def load_state_dict(self, state: State) -> None:
         self.beta, self.target = state["beta"], state["target"]
         self._boost, self._floor, self._floor_until = state["boost"], state["floor"], state["floor_until"]
+        self._smooth = state["smooth"]
