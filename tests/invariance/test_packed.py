@@ -56,13 +56,20 @@ def roles(folder) -> Roles:
     return roles
 
 
-def padded_logprobs(model: PreTrainedModel, pairs) -> tuple[Tensor, Tensor]:
-    """Left-padded batch with a mask and explicit position ids; the shift is written out here once more."""
+def padded_batch(pairs) -> dict[str, Tensor]:
+    """Padded on the left, with a mask and explicit position ids."""
     longest = max(len(a) + len(b) for a, b in pairs)
     ids = torch.tensor([[0] * (longest - len(a) - len(b)) + a + b for a, b in pairs])
     mask = torch.tensor([[0] * (longest - len(a) - len(b)) + [1] * (len(a) + len(b)) for a, b in pairs])
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits.float() / TEMPERATURE
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+def padded_logprobs(model: PreTrainedModel, pairs) -> tuple[Tensor, Tensor]:
+    """The shift is written out here once more."""
+    batch = padded_batch(pairs)
+    ids = batch["input_ids"]
+    logits = model(**batch).logits.float() / TEMPERATURE
     logp = logits.log_softmax(-1)
     entropy = -(logp.exp() * logp).sum(-1)
     chosen = logp[:, :-1].gather(2, ids[:, 1:, None]).squeeze(2)
@@ -105,6 +112,41 @@ def test_gradients_equal_the_padded_forward(folder):
         # The padded model never trains its pad row (id 0, which PAIRS contains as a real token).
         rows = slice(1, None) if name.endswith("embed_tokens.weight") else slice(None)
         torch.testing.assert_close(parameter.grad[rows], grad[rows], rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("what", ["values", "scores"])
+def test_gradients_of_values_and_scores_equal_the_padded_forward(folder, what):
+    """A head on the hidden states of transformers' own padded forward, where an action is predicted or a row ends."""
+    roles = online_roles(ModelSection(name=folder), critic="shared", reward_model=None, needs_reference=False, seed=0)
+    critic = roles.critic
+    assert critic is not None and critic.head is not None and critic.head.bias is not None
+    torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(1))
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    weight, bias = (p.detach().clone().requires_grad_() for p in (critic.head.weight, critic.head.bias))
+    padded = model.base_model(**padded_batch(PAIRS)).last_hidden_state @ weight + bias
+    counts = [len(b) for _, b in PAIRS]
+    if what == "values":
+        expected = torch.cat([row[-n - 1 : -1] for row, n in zip(padded, counts, strict=True)])
+        found = action_values(critic, TokenRows.of(PAIRS))
+    else:
+        expected, found = padded[:, -1], sequence_scores(critic, TokenRows.of(PAIRS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    scale = torch.linspace(-1.0, 1.0, len(found))
+    (scale * expected).mean().backward()
+    (scale * found).mean().backward()
+    reference, trained = dict(model.named_parameters()), 0
+    for name, parameter in policy_of(roles).network.model.named_parameters():
+        grad = reference[name].grad
+        if grad is None:
+            assert parameter.grad is None or not bool(parameter.grad.any()), name
+            continue
+        assert parameter.grad is not None
+        rows = slice(1, None) if name.endswith("embed_tokens.weight") else slice(None)
+        torch.testing.assert_close(parameter.grad[rows], grad[rows], rtol=0, atol=1e-5, msg=name)
+        trained += bool(parameter.grad.any())
+    assert trained > 10
+    torch.testing.assert_close(critic.head.weight.grad, weight.grad, rtol=0, atol=1e-5)
+    torch.testing.assert_close(critic.head.bias.grad, bias.grad, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

@@ -42,7 +42,7 @@ def clipped_value_loss(
         return ValueLoss(unclipped / 2, torch.zeros_like(unclipped, dtype=torch.bool))
     if clip <= 0:
         raise ValueError(f"value clip must be positive, found {clip}; leave it out for no clip")
-    near = old_values + (values - old_values).clamp(-clip, clip)
+    near = values.clamp(old_values - clip, old_values + clip)  # V itself, to the last bit, inside the range
     pessimistic = (near - returns).square()
     return ValueLoss(torch.maximum(unclipped, pessimistic) / 2, (pessimistic > unclipped).detach())
 
