@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 Points = Sequence[tuple[float, float]]
-COLOURS = ("#1f6fb2", "#d1492e", "#2e8b57", "#8a56ac", "#c98a00", "#5b6770")
+COLOURS = ("#1f6fb2", "#d1492e", "#2e8b57", "#8a56ac", "#c98a00", "#5b6770", "#00a0b0", "#d66ba0")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 270, 52, 12, 34, 40
 HEAD, LEGEND_ROW = 30, 18
 TICKS = 5

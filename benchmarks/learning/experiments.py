@@ -59,19 +59,25 @@ CONTROLLER = Experiment(
         for target in (2, 4, 8)
     ],
 )
+DEFAULT_FACTOR = 5
+
+
+def critic_setting(factor: int, warm: bool = True, critic: str = "shared") -> Setting:
+    """The critic learns ``factor`` times as fast as the policy; what is the default is not said."""
+    changes: dict[str, object] = {"ppo.value_warmup_steps": 2 if warm else 0}
+    if factor != DEFAULT_FACTOR:
+        changes["optimizer.critic_learning_rate"] = factor * LEARNING_RATE
+    if critic != "shared":
+        changes["ppo.critic"] = critic
+    return Setting(f"{critic}, x{factor}, {'warm-up' if warm else 'no warm-up'}", changes)
+
+
 CRITIC = Experiment(
     "critic",
-    "How fast must the critic learn, and does it need a head start?",
+    "How fast must the critic learn, does it need a head start, and what does a network of its own bring?",
     [
-        Setting(
-            f"x{factor}, {'warm-up' if warm else 'no warm-up'}",
-            {
-                **({} if factor == 5 else {"optimizer.critic_learning_rate": factor * LEARNING_RATE}),
-                "ppo.value_warmup_steps": 2 if warm else 0,
-            },
-        )
-        for factor in (1, 5, 20)
-        for warm in (True, False)
+        *(critic_setting(factor, warm) for factor in (1, 5, 20) for warm in (True, False)),
+        *(critic_setting(factor, critic="separate") for factor in (1, 5)),
     ],
 )
 CLIP = Experiment(

@@ -17,7 +17,9 @@ from benchmarks.learning.experiments import EXPERIMENTS
 from benchmarks.learning.figures import curve, figures_of
 from benchmarks.learning.fit import NEAREST, best_of_weights, peak_kl, rl_fit
 from benchmarks.learning.ledger import Entry, Ledger, Results
+from benchmarks.learning.plots import IMAGES, plots
 from benchmarks.learning.settings import Experiment, Setting, config_hash
+from benchmarks.learning.tables import MARKS, PAGE, filled
 from benchmarks.learning.work import claimed, work
 from tests.runs import tiny_config, tiny_files
 from tightrope import api
@@ -192,3 +194,18 @@ def test_a_chart_is_the_same_each_time_and_marks_lie_where_the_numbers_are() -> 
     assert picture == chart("title", [panel])
     assert '<polyline points="52.0,260.0 388.0,64.0"' in picture and 'cx="220.0" cy="162.0"' in picture
     assert "a &lt; b" in picture and ">up</text>" in picture
+
+
+def test_the_tables_of_the_page_are_the_ledgers() -> None:
+    """``python -m benchmarks.learning tables --write`` makes them so."""
+    page = PAGE.read_text()
+    assert filled(page, Results(Ledger().read())) == page
+    assert {found[1] for found in MARKS.finditer(page)} <= set(EXPERIMENTS)
+
+
+def test_every_picture_is_drawn_from_the_ledger_and_stands_on_the_page() -> None:
+    """``python -m benchmarks.learning plots`` draws them."""
+    drawn, page = plots(Results(Ledger().read())), PAGE.read_text()
+    kept = {path.name: path.read_text() for path in IMAGES.glob("science-*.svg")}
+    assert kept == drawn
+    assert all(f"(images/{name})" in page for name in drawn)
