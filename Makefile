@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench learning
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench proof learning
 
 setup: $(STAMP)
 
@@ -70,3 +70,6 @@ bench: setup
 learning: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning all --workers $(JOBS)
 	$(BIN)/python -m benchmarks.learning plots tables --write
+
+proof: setup
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof

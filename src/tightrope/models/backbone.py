@@ -25,16 +25,18 @@ class Network:
     rows of their own with an attention mask, and only the arguments named in ``trunk_arguments``.
 
     ``model`` is the transformers model that owns all weights: a causal LM, or a bare trunk where nothing is generated
-    (reward models, separate critics). Dropout is always off: it would make the first ratio differ from 1.
+    (reward models, separate critics). Dropout is always off: it would make the first ratio differ from 1. ``family`` is
+    for a model that is no architecture of transformers; absent, the config names it.
     """
 
-    def __init__(self, model: PreTrainedModel, *, recompute: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, *, recompute: bool = False, family: Family | None = None) -> None:
         model.eval()
         self.model = model
         self.trunk: nn.Module = model.base_model
         self.config: PretrainedConfig = model.config
-        self.family: Family = family_of(self.config.to_dict(), str(self.config.name_or_path))
-        self.context_length: int = self.family.context_length(self.config.to_dict(), str(self.config.name_or_path))
+        where = str(self.config.name_or_path)
+        self.family: Family = family_of(self.config.to_dict(), where) if family is None else family
+        self.context_length: int = self.family.context_length(self.config.to_dict(), where)
         # The embedding's width, not the config's: OPT-350m projects its hidden states down to it.
         embedding = model.get_input_embeddings().weight
         assert isinstance(embedding, Tensor)
@@ -53,11 +55,11 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        return next(self.trunk.parameters()).device
+        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.trunk.parameters()).dtype
+        return next(self.model.parameters()).dtype
 
     @property
     def unembedding_weight(self) -> Tensor:
@@ -121,14 +123,14 @@ class Network:
     def copy(self) -> Network:
         """The same weights in memory of their own; tied weights stay tied. Before any adapter is added."""
         assert not self._adapters
-        return Network(copy.deepcopy(self.model), recompute=self.recompute)
+        return Network(copy.deepcopy(self.model), recompute=self.recompute, family=self.family)
 
     def trunk_copy(self) -> Network:
         """The same without the output matrix."""
         assert not self._adapters
         trunk = copy.deepcopy(self.trunk)
         assert isinstance(trunk, PreTrainedModel)
-        return Network(trunk, recompute=self.recompute)
+        return Network(trunk, recompute=self.recompute, family=self.family)
 
 
 def linear_layers(trunk: nn.Module) -> tuple[str, ...]:
