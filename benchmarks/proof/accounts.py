@@ -1,7 +1,7 @@
 """Every number that one step hands on, recomputed from the tables and the texts, token by token in float64.
 
-What is compared is what the live objects of the step hold. PPO's lambda is 1 here, so that no recursion is needed to
-know a return: it is the sum of the rewards to come, whatever the critic says.
+What is compared is what the live objects of the step hold. PPO's lambda is 1 or 0 here, so that no recursion is needed
+to know a return: it is the sum of the rewards to come, whatever the critic says, or one reward and the next value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS_BEFORE = 3
 def accounts(variant: Variant) -> Iterator[Entry]:
     variant = variant.but(variant.stage, epochs=1)  # the update's statistics are then those of the sampling policy
     if variant.stage == "ppo":
-        variant = variant.but("ppo", lam=1.0, value_warmup_steps=0)
+        variant = variant.but("ppo", value_warmup_steps=0)
     table = Table.of(variant)
     table.prepare()
     for _ in range(STEPS_BEFORE):
@@ -61,9 +61,12 @@ def of_the_critic(table: Table, pieces: Pieces, reading: Reading, logits: Array)
     table_of_values = value_table(reading.problem, table.built.roles)
     values = reading.values(table_of_values)
     yield "values", difference(pieces.scores.values, values), CLOSE
-    returns = reading.to_go(token_rewards(table, reading, logits))
-    if table.variant.changes["ppo"].get("bootstrap_truncated", False):
-        returns += reading.for_each_action(reading.end_values(table_of_values))
+    rewards, options = token_rewards(table, reading, logits), table.variant.changes["ppo"]
+    ending = reading.end_values(table_of_values) * options.get("bootstrap_truncated", False)
+    if options["lam"] == 1:
+        returns = reading.to_go(rewards) + reading.for_each_action(ending)
+    else:
+        returns = rewards + reading.one_later(values, ending)
     yield "returns", difference(pieces.experience.returns, returns), CLOSE
     raw = returns - values
     yield "advantages", difference(pieces.experience.advantages, (raw - raw.mean()) / raw.std()), 10 * CLOSE

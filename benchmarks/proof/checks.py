@@ -19,13 +19,15 @@ import numpy as np
 from benchmarks.proof.accounts import accounts
 from benchmarks.proof.problem import Array
 from benchmarks.proof.reading import Reading
-from benchmarks.proof.runs import Table, Variant
+from benchmarks.proof.runs import Pieces, Table, Variant
 from benchmarks.proof.table_model import policy_logits, value_table
 
 FEW = {"prompts_per_step": 6, "samples_per_prompt": 4}
 """Two batches of the three prompts: 24 responses."""
 ROUNDING = 1e-6
 """Of a float32 weight after two steps in another order of summation; see tests/invariance/test_step.py."""
+MOVED = 5e-5
+"""Some weight of each role goes at least this far, so that equality says something."""
 BETWEEN = 40
 """Tokens: four or five responses to a micro-batch."""
 CLIP_RANGE = 0.2
@@ -65,10 +67,16 @@ def self_test(variant: Variant) -> Iterator[Measured]:
 
 
 def step_accounts(variant: Variant) -> Iterator[Measured]:
-    """With a critic of its own also where cut responses are bootstrapped."""
+    """PPO at both ends of lambda; with a critic of its own also where cut responses are bootstrapped."""
     variants = {"": variant}
-    if variant.stage == "ppo" and not variant.lora:
-        variants = {how: variant.but("ppo", bootstrap_truncated=bool(how)) for how in ("", ", bootstrapped")}
+    if variant.stage == "ppo":
+        variants = {"": variant.but("ppo", lam=1.0)}
+        if not variant.lora:
+            bootstrapped = variant.but("ppo", bootstrap_truncated=True)
+            variants |= {
+                ", bootstrapped": bootstrapped.but("ppo", lam=1.0),
+                ", lam 0": bootstrapped.but("ppo", lam=0.0, critic_lam=0.0),
+            }
     for how, changed in variants.items():
         for name, value, bound in accounts(changed):
             yield Measured(f"accounts: {name}{how}", value, bound)
@@ -79,7 +87,9 @@ def invariances(variant: Variant) -> Iterator[Measured]:
     slow = variant.but("optimizer", learning_rate=1e-4, eps=1e-5)
     if slow.stage == "ppo":
         slow = slow.but("ppo", value_warmup_steps=0)
-    whole = weights_after(slow.but("training", token_budget=None))
+    start, whole = weights(Table.of(slow)), weights_after(slow.but("training", token_budget=None))
+    still = sum(largest(only(start, role), whole) < MOVED for role in Table.of(slow).built.roles.parameters)
+    yield Measured("invariance: roles that two steps do not move", float(still), 0.0)
     for budget in (1, BETWEEN):
         cut = weights_after(slow.but("training", token_budget=budget))
         yield Measured(f"invariance: token budget {budget}", largest(whole, cut), ROUNDING)
@@ -105,6 +115,7 @@ def roles_apart(variant: Variant) -> Iterator[Measured]:
 
 def effects(variant: Variant) -> Iterator[Measured]:
     yield from first_step(variant)
+    yield from draws_and_rows(variant)
     yield from clips(variant)
     yield from entropy(variant)
 
@@ -129,10 +140,28 @@ def first_step(variant: Variant) -> Iterator[Measured]:
     yield Measured(
         "effect: gradient that is left after an update", max([float(g.abs().max()) for g in left] or [0.0]), 0.0
     )
+
+
+def draws_and_rows(variant: Variant) -> Iterator[Measured]:
+    """Two steps of the same policy, each of all prompts twice, draw different responses. And where minibatches do not
+    divide the batch, each row still counts: every state in which an action was taken moves."""
+    table = Table.of(variant.but("ppo", value_warmup_steps=0, epochs=1, minibatches=5))
+    table.prepare()
+    pieces = table.pieces()
     table.run.core.progress.advance()
-    again = table.pieces()
-    same = again.rollout.rows.tokens.tolist() == pieces.rollout.rows.tokens.tolist()
-    yield Measured("effect: two steps draw the same", float(same), 0.0)
+    first, second = (sorted(zip(*drawn, strict=True)) for drawn in (drawn_of(pieces), drawn_of(table.pieces())))
+    yield Measured("effect: two steps draw the same", float(first == second), 0.0)
+    before = weights(table)
+    table.run.learner.update(pieces.experience)
+    (moved,) = (np.abs(now - before[name]).max(0) for name, now in only(weights(table), "policy").items())
+    visited = Reading.of(variant.problem, pieces.rollout).visited()
+    yield Measured("effect: states of sampled actions that stand still", float((moved[visited] == 0).sum()), 0.0)
+
+
+def drawn_of(pieces: Pieces) -> tuple[list[int], tuple[str, ...]]:
+    """Prompt and text of each response."""
+    rollout = pieces.rollout
+    return [rollout.prompts[index].token_ids[0] for index in rollout.prompt_index.tolist()], rollout.responses
 
 
 def clips(variant: Variant) -> Iterator[Measured]:

@@ -15,7 +15,7 @@ from benchmarks.proof.runs import Variant
 from tightrope.assemble import online
 from tightrope.models import packed_forward
 from tightrope.models.backbone import Network
-from tightrope.models.packed_forward import token_logprobs
+from tightrope.models.packed_forward import PackedLayout, token_logprobs
 from tightrope.models.roles import Role
 from tightrope.rollout import local_engine
 from tightrope.rollout.local_engine import LocalEngine
@@ -120,9 +120,15 @@ def sampler_keeps_old_weights(made: Function) -> Function:
     return stale
 
 
-def positions_run_on(positions_of: Function) -> Function:
-    """As far as there is room; then from the start again."""
-    return lambda offsets: torch.arange(int(offsets[-1])) % 10
+def positions_run_on(network_states: Function) -> Function:
+    """As far as the model has positions; then from the start again."""
+
+    def states(network: Network, rows: TokenRows) -> Tensor:
+        positions = torch.arange(rows.n_tokens) % network.context_length
+        layout = PackedLayout(rows.sequence_offsets)
+        return network.trunk(rows.tokens[None], positions[None], layout, use_cache=False).last_hidden_state[0]
+
+    return states
 
 
 def neighbours_attend(init: Function) -> Function:
@@ -161,10 +167,12 @@ ROLLOUT_FAULTS = (
     Fault("last action counted twice", (Patch(LocalEngine, "_rollout", last_action_twice),), LONG_TRACE),
     Fault("the same random numbers in every step", (Patch(OnlineRun, "key", same_numbers_every_step),), LONG_TRACE),
     Fault("sampler keeps the first weights", (Patch(online, "LocalEngine", sampler_keeps_old_weights),), LONG_TRACE),
-    Fault("positions run on into the next row", (Patch(packed_forward, "positions_of", positions_run_on),), LONG_TRACE),
+    Fault(
+        "positions run on into the next row", (Patch(packed_forward, "network_states", positions_run_on),), LONG_TRACE
+    ),
     Fault(
         "packed rows see their neighbours",
-        (Patch(packed_forward.PackedLayout, "__init__", neighbours_attend),),
+        (Patch(PackedLayout, "__init__", neighbours_attend),),
         LONG_TRACE,
     ),
     Fault("no next-token shift", (Patch(packed_forward, "_predicting_positions", no_shift),), LONG_TRACE),

@@ -93,6 +93,12 @@ class Reading:
     def for_each_action(self, responses: Array) -> Array:
         return np.repeat(responses, self.ends - self.starts)
 
+    def one_later(self, actions: Array, ending: Array) -> Array:
+        """The next action's number of the same response; after the last, ``ending``."""
+        later = np.concatenate([actions[1:], [0.0]])
+        later[self.ends - 1] = ending
+        return later
+
     def to_go(self, actions: Array) -> Array:
         """Σ from each action to the last of its response."""
         pieces = [actions[start:end] for start, end in zip(self.starts, self.ends, strict=True)]

@@ -2,7 +2,7 @@
 
 reward      R = score - beta * sum of k1 over the response
 advantage   R minus the mean R of the other responses to the same prompt
-loss        product of the response's ratios, clipped; sums over sequences
+loss        product of the response's ratios, clipped; sums over sequences, and the KL of a response where it is a loss
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RLOO:
         )
 
     def counts(self, batch: Experience) -> Mapping[str, int]:
-        return {"policy": len(batch)} | ({"kl": batch.rows.n_actions} if has_kl_loss(batch, self._kl) else {})
+        return {"policy": len(batch)} | ({"kl": len(batch)} if has_kl_loss(batch, self._kl) else {})
 
     def loss(self, output: PolicyOutput, batch: Experience) -> Loss:
         offsets, clip = batch.rows.action_offsets, self._now(self._options.clip_range)
@@ -52,7 +52,8 @@ class RLOO:
         policy = sequence_clip(output.logprobs, batch.old_logprobs, per_sequence, offsets, clip, clip)
         terms = {"policy": LossTerm(policy.losses.sum(), len(batch))}
         if has_kl_loss(batch, self._kl):
-            terms["kl"] = LossTerm(kl_losses(output, batch, self._kl).sum(), batch.rows.n_actions, self._beta())
+            # A mean over responses, as the policy loss: beta is what a nat of a response costs, wherever the KL stands.
+            terms["kl"] = LossTerm(kl_losses(output, batch, self._kl).sum(), len(batch), self._beta())
         return Loss(
             terms=terms,
             stats=policy_stats(output, batch) | {"clip_fraction": (float(policy.clipped.sum()), len(batch))},

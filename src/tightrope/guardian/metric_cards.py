@@ -151,7 +151,7 @@ CARDS: dict[str, MetricCard] = _cards(
         ),
         ("loss_policy", "reward", "mean clipped surrogate loss", "around 0", "none by itself"),
         ("loss_entropy", "nats/token", "mean of -entropy of the policy", "rises slowly", "ppo.entropy_coef"),
-        ("loss_kl", "nats/token", "mean of kl.estimator, where the KL is a loss", "small", "kl.beta"),
+        ("loss_kl", "nats", "mean of a KL loss, over tokens (PPO) or responses (RLOO)", "small", "kl.beta"),
         ("loss_value", "reward²", "mean clipped value loss", "falls", "critic rate"),
         ("loss_nll", "nats/token", "mean negative log-likelihood of trained tokens", "falls", "learning rate"),
         ("loss_preference", "nats/pair", "mean preference loss", "under ln 2, falls", "learning rate, labels"),
