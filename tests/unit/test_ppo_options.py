@@ -11,8 +11,9 @@ import torch
 from tests.rollouts import engine_of, prompts_of
 from tests.runs import Files, built_run, run_quietly, tiny_config, tiny_files
 from tests.unit.test_training_algorithms import BETA, REF, ROWS, SAMPLED, output, ppo, rollout, scores
-from tightrope.algorithms.options import PPOOptions, warnings_of
+from tightrope.algorithms.options import PPOOptions, RLOOOptions, warnings_of
 from tightrope.algorithms.ppo import PPO
+from tightrope.algorithms.rloo import RLOO
 from tightrope.config.schedule import Schedule
 from tightrope.config.schema import KLSection, LengthSection, RewardSection
 from tightrope.maths.advantages import gae, whiten
@@ -108,6 +109,16 @@ def test_entropy_is_paid_for_and_kl_may_stand_in_the_loss() -> None:
         float(terms["kl"].sum) == pytest.approx(float((SAMPLED - REF).square().sum() / 2))
         and terms["kl"].weight == BETA
     )
+
+
+def test_a_nat_of_a_response_costs_rloo_beta_in_the_loss_as_in_the_reward() -> None:
+    """Averaged over tokens the KL would weigh less by the length of a response: 0.39 of a known optimum, not 0.9."""
+    algorithm = RLOO(RLOOOptions(), lambda: BETA, KLSection(placement="loss", estimator="k2"))
+    experience, logprobs = algorithm.credit(rollout(), scores()), SAMPLED.clone().requires_grad_()
+    term = algorithm.loss(output(logprobs, VALUES), experience).terms["kl"]
+    (term.weight * term.sum / algorithm.counts(experience)["kl"]).backward()
+    assert term.count == len(experience) == 4
+    torch.testing.assert_close(logprobs.grad, BETA * (SAMPLED - REF) / 4)
 
 
 def test_a_value_clip_in_units_of_the_returns() -> None:
