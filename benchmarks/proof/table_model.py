@@ -46,6 +46,13 @@ DROPOUT = 0.1
 
 class TableConfig(PretrainedConfig):
     model_type = "table"
+    max_position_embeddings: int = 0
+
+
+def config_of(problem: Problem) -> TableConfig:
+    config = TableConfig()
+    config.max_position_embeddings = problem.positions
+    return config
 
 
 class TableTrunk(nn.Module):
@@ -64,7 +71,8 @@ class TableTrunk(nn.Module):
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, use_cache: bool) -> BaseModelOutput:
         is_first = (position_ids == 0).float()[:, None, :, None]  # [rows, one head, length, width 1]
         ids = input_ids.float()[:, None, :, None]
-        prompt = layout.attend(torch.ones_like(ids), is_first, ids, Scores(scale=FIRST))[..., 0, 0].round().long()
+        first = layout.attend(torch.ones_like(ids), is_first, ids, Scores(scale=FIRST))[..., 0, 0]
+        prompt = first.round().long().clamp(max=self.prompts - 1)  # seeded faults may show it any token
         index = (prompt * self.positions + position_ids) * self.vocabulary + input_ids
         state = self.dropout(nn.functional.embedding(index, self.get_buffer("one_hot")))
         return BaseModelOutput(last_hidden_state=state if self.mix is None else state + self.mix(state))  # pyright: ignore[reportArgumentType]
@@ -75,7 +83,7 @@ class TableModel(PreTrainedModel):
     base_model_prefix = "trunk"
 
     def __init__(self, problem: Problem, with_mix: bool) -> None:
-        super().__init__(TableConfig(max_position_embeddings=problem.positions))
+        super().__init__(config_of(problem))
         self.trunk = TableTrunk(len(problem.prompts), problem.positions, problem.vocabulary, with_mix)
         self.output = nn.Linear(self.trunk.states, problem.vocabulary, bias=False)
         table = torch.from_numpy(problem.reference).reshape(self.trunk.states, problem.vocabulary)
@@ -124,7 +132,8 @@ def adapter_matrix(role: Role) -> Array:
     """What the adapter adds to the mix: alpha / rank · B A."""
     assert role.adapter is not None
     layer = adapter_layers(role.network, role.adapter)["mix"]
-    a, b = (part[role.adapter].weight.detach().double().numpy() for part in (layer.lora_A, layer.lora_B))
+    weights = [part[role.adapter].weight for part in (layer.lora_A, layer.lora_B)]
+    a, b = (weight.detach().double().numpy() for weight in weights if isinstance(weight, Tensor))
     return (layer.lora_alpha[role.adapter] / layer.r[role.adapter]) * (b @ a)
 
 
