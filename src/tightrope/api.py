@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tightrope.algorithms.plugins import STAGES, config_class_of
 from tightrope.config.errors import TightropeError
-from tightrope.config.load import STAGE, load_resolved
 from tightrope.config.load import load_config as load_config_file
+from tightrope.config.load import load_resolved, named_stage
 from tightrope.config.schema import RunConfig
 from tightrope.records import StepRecord
 from tightrope.storage.journal import Event, read_events
@@ -52,10 +52,11 @@ __all__ = [
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), stage: str | None = None) -> RunConfig:
-    """A YAML file with overrides as on the command line. ``stage`` where the file does not say it."""
+    """A YAML file with overrides as on the command line. ``stage`` (``ppo``) where the file does not tell: it does by
+    ``stage:``, or by a section that only one stage has."""
     from tightrope.config.sources import read_source
 
-    named = stage or read_source(Path(path), overrides).tree.get(STAGE)
+    named = stage or named_stage(read_source(Path(path), overrides))
     return load_config_file(Path(path), overrides, config_class_of(named, str(path)))
 
 

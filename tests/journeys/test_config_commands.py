@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.commands import call
+from tightrope import api
 from tightrope.algorithms.options import CONFIGS
 from tightrope.config.catalogue import by_stage, options_of
 from tightrope.config.explain import explain_key
@@ -103,6 +104,18 @@ def test_show_lists_what_was_set_and_with_all_every_option(capsys, run):
     _, out, _ = call(capsys, "config", "show", run, "--all")
     listed = {line.partition(":")[0] for line in out.splitlines()}
     assert listed == {option.key for option in options_of(CONFIGS["ppo"]) if option.type != "section"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_examples_say_which_command_they_are_for(capsys, example):
+    assert api.load_config(example).stage == stage_of(example)
+    assert call(capsys, "config", "show", example)[0] == 0
+
+
+def test_a_section_of_one_stage_alone_tells_the_command(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN)
+    assert api.load_config(path).stage == "ppo"
 
 
 def test_a_file_for_no_command_in_particular_asks_for_one(capsys, tmp_path):

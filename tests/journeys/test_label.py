@@ -56,6 +56,7 @@ def test_thirty_votes_with_undo_a_kill_and_a_resume(labels):
     terminal.kill(signal.SIGKILL)
     terminal.wait()
     assert len(read_votes(labels)) == 12
+    assert len(preferences_path(labels).read_text().splitlines()) == 12  # ready for `rm train`, whatever ended it
 
     terminal = start(labels)
     terminal.expect_exact("pair 13 of 40")
@@ -72,7 +73,7 @@ def test_thirty_votes_with_undo_a_kill_and_a_resume(labels):
     terminal.expect_exact(ASKS)
     terminal.send("q")
     terminal.expect_exact("28 preferences written to")
-    terminal.expect_exact("1 ties and 1 skips left out")
+    terminal.expect_exact("left out: 1 tied, 1 skipped")
     terminal.expect_exact(f"tightrope rm train CONFIG.yaml data.train={preferences_path(labels)}")
     terminal.expect(pexpect.EOF)
     terminal.wait()

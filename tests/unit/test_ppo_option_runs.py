@@ -114,6 +114,7 @@ RUNS = [
     Switch("kl.mode", "ziegler"),
     Switch("kl.target", 0.5),
     Switch("kl.gain", 0.02),
+    Switch("kl.lookahead", 0.0),
     Switch("kl.max_step", 0.01),
     Switch("kl.beta_min", 0.049),
     Switch("kl.beta_max", 0.051, {"kl.target": 0.01, **FAR}),

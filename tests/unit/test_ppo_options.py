@@ -228,6 +228,16 @@ def test_scheduled_values_stand_in_the_record(tmp_path: Path) -> None:
     assert [c["beta"] for c in controls] == pytest.approx([1.0, 0.5, 0.0])
 
 
+def test_beta_stands_still_while_the_critic_has_its_head_start(tmp_path: Path) -> None:
+    """KL is 0 because nothing moves the policy: a controller that believed it would give the rope away."""
+    changes = {"ppo": {"value_warmup_steps": 3}, "kl": {"beta": 0.1, "target": 2.0}}
+    run = run_quietly("ppo", changed_config(tiny_files(tmp_path), tmp_path / "run", changes, 5))
+    store = MetricStore(run.folder / "run.db", read_only=True)
+    betas = [row.controls["beta"] for row in store.rows() if row.stage == "ppo"]
+    store.close()
+    assert betas[:4] == [0.1] * 4 and betas[4] < 0.1
+
+
 def test_b42_an_entropy_bonus_alone_raises_entropy(tmp_path: Path) -> None:
     """No advantage, no KL: over 20 updates of one batch only the bonus moves the policy, and entropy only rises."""
     changes = {"ppo": {"entropy_coef": 1.0, "epochs": 1, "minibatches": 1, "target_kl": None}}

@@ -74,6 +74,23 @@ def test_adaptive_beta_keeps_its_bounds() -> None:
     assert knob.value() == 0.05
 
 
+@pytest.mark.parametrize("mode", ["adaptive", "ziegler"])
+def test_a_policy_that_is_not_trained_yet_moves_no_controller(mode) -> None:
+    knob, later = dial(mode=mode), dial(mode=mode)
+    for step in range(5):
+        knob.after_step(step, 0.0, 64, policy_trains=False)
+    assert knob.value() == 0.1
+    knob.after_step(5, 3.0, 64)
+    later.after_step(0, 3.0, 64)
+    assert knob.value() == later.value()  # nor does what was seen until then linger
+
+
+def test_a_schedule_goes_on_while_the_critic_has_its_head_start() -> None:
+    knob = dial(mode="scheduled", end=0.0)
+    knob.after_step(4, 0.0, 64, policy_trains=False)
+    assert knob.value() == pytest.approx(0.05)
+
+
 def test_zieglers_beta_depends_on_the_number_of_responses() -> None:
     knob = dial(mode="ziegler", horizon=10_000, beta=0.2)
     knob.after_step(0, 12.0, 256)

@@ -73,6 +73,9 @@ def config_class_of(stage: object, where: str) -> type[RunConfig]:
     """Raises TightropeError for a word that is no stage."""
     if isinstance(stage, str) and stage in STAGES:
         return STAGES[stage]
+    if stage is None:
+        fix = f"add `stage: {' | '.join(STAGES)}`"
+        raise TightropeError("for which stage is this file?", where=where, fix=fix)
     near = difflib.get_close_matches(str(stage), STAGES, n=1)
     raise TightropeError(
         "no known stage",

@@ -106,6 +106,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         sampling=sampling,
         samples_per_prompt=config.rollout.samples_per_prompt,
         scheduled=partial(scheduled_values, config, now),
+        policy_trains=lambda step: "policy" in plan.trained(step),
     )
     prepare = Preparation(
         engine=engine,

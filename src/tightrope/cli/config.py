@@ -14,12 +14,11 @@ from tightrope.config.editor_schema import stage_schema, whole_schema
 from tightrope.config.errors import TightropeError
 from tightrope.config.explain import explain_key
 from tightrope.config.explain import show as show_lines
-from tightrope.config.load import STAGE, layered
+from tightrope.config.load import layered, named_stage
 from tightrope.config.sources import Source, read_source
 
 Stage = Literal["sft", "rm", "dpo", "ppo", "rloo"]
 For = Annotated[Stage | None, Parameter(help="The command the file is for. Absent: seen from its sections.")]
-OWN_SECTIONS = {"reward_model": "rm", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "rloo": "rloo"}
 
 
 def explain(
@@ -72,11 +71,9 @@ def read(path: Path, overrides: tuple[str, ...], stage: Stage | None) -> tuple[s
 
 
 def stage_of(source: Source) -> str:
-    """From ``stage:``, or the one section that only one command has. Raises TightropeError when neither is there."""
-    named = source.tree.get(STAGE)
-    own = [stage for section, stage in OWN_SECTIONS.items() if section in source.tree]
-    if named is None and len(own) == 1:
-        return own[0]
+    """Raises TightropeError when the file does not tell."""
+    named = named_stage(source)
     if isinstance(named, str) and named in CONFIGS:
         return named
-    raise TightropeError("for which command is this file?", where=source.name, fix=f"add --stage {'|'.join(CONFIGS)}")
+    fix = f"add --stage {'|'.join(CONFIGS)}, or write `stage: ppo` (or another) in the file"
+    raise TightropeError("for which command is this file?", where=source.name, fix=fix)

@@ -49,23 +49,25 @@ def label(
     file
         Label file written by ``tightrope generate``. Votes are saved beside it, so a later call goes on from there.
     """
-    session = LabelSession(file, annotator or login_name(), seed)
+    session, output = LabelSession(file, annotator or login_name(), seed), export or preferences_path(file)
     try:
         with keyboard() as read_key:
-            ask(session, read_key, limit)
+            # After every vote: a terminal may be closed at any time, and what it leaves must be ready to train on.
+            ask(session, read_key, limit, lambda: export_preferences(file, output))
         code = 0
     except KeyboardInterrupt:
         print("\ninterrupted; every vote is saved")
         code = INTERRUPTED
     finally:
         session.close()
-    finish(file, export or preferences_path(file))
+    finish(file, output)
     if code:
         raise SystemExit(code)
 
 
-def ask(session: LabelSession, read_key: ReadKey, limit: int | None) -> None:
-    """Pairs until none is left, the limit is reached, or the person quits."""
+def ask(session: LabelSession, read_key: ReadKey, limit: int | None, changed: Callable[[], object]) -> None:
+    """Pairs until none is left, the limit is reached, or the person quits. ``changed`` is called after each vote and
+    each undo."""
     votes = 0
     while limit is None or votes < limit:
         pair = session.next_pair()
@@ -81,8 +83,10 @@ def ask(session: LabelSession, read_key: ReadKey, limit: int | None) -> None:
             undone = session.undo()
             votes -= undone is not None
             print("there is no vote to undo" if undone is None else f"undone: {undone.choice}")
+            changed()
             continue
         session.vote(pair, CHOICES[key], time.monotonic() - shown_at)
+        changed()
         votes += 1
         print(f"saved: {CHOICES[key]}")
 
@@ -95,7 +99,7 @@ def known_key(read_key: ReadKey) -> str:
             return "q"
         if key in CHOICES or key in "uq":
             return key
-        print(f"keys: {KEYS}")
+        print(f"keys: {KEYS} > ", end="", flush=True)
 
 
 def show(pair: Pair, session: LabelSession) -> None:
@@ -110,7 +114,7 @@ def show(pair: Pair, session: LabelSession) -> None:
 def finish(file: Path, output: Path) -> None:
     """Write the preferences of everybody's votes and say what to do with them."""
     found = export_preferences(file, output)
-    left_out = f"{found.ties} ties and {found.skips} skips left out"
+    left_out = f"left out: {found.ties} tied, {found.skips} skipped"
     print(f"\n{len(found.rows)} preferences written to {printable(str(output))} ({left_out})")
     if found.unknown:
         print(f"{found.unknown} votes are about responses that {printable(str(file))} does not hold")

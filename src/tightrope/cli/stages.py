@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tightrope.algorithms.options import warnings_of
-from tightrope.algorithms.plugins import STAGES, config_class_of
+from tightrope.algorithms.plugins import config_class_of
 from tightrope.cli.arguments import Json, Overrides, Quiet
-from tightrope.config.errors import TightropeError
-from tightrope.config.load import STAGE, load_config
+from tightrope.config.load import load_config, named_stage
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.config.sources import read_source
 
@@ -67,12 +66,8 @@ def train_any(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json
     config
         YAML file.
     """
-    named = read_source(config, overrides).tree.get(STAGE)
-    if not isinstance(named, str):
-        raise TightropeError(
-            "for which stage is this file?", where=str(config), fix=f"add `stage: {' | '.join(STAGES)}`"
-        )
-    train(named, config, overrides, quiet, json)
+    named = named_stage(read_source(config, overrides))
+    train(config_class_of(named, str(config)).stage, config, overrides, quiet, json)
 
 
 def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:

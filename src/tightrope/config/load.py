@@ -36,7 +36,15 @@ SECTIONS_OF_STAGES: Mapping[str, str] = {
     **dict.fromkeys(("preset", "rollout", "reward", "kl", "evaluation", "samples"), "ppo or rloo"),
 }
 """Top-level sections and the commands that have them."""
+OWN_SECTIONS: Mapping[str, str] = {"reward_model": "rm", **{stage: stage for stage in ("sft", "dpo", "ppo", "rloo")}}
+"""Sections that only one stage has."""
 SHOWN_MORE = 3
+
+
+def named_stage(source: Source) -> object:
+    """What stands under ``stage:``, else the stage of the one section that no other has; None when nothing tells."""
+    own = [stage for section, stage in OWN_SECTIONS.items() if section in source.tree]
+    return source.tree.get(STAGE, own[0] if len(own) == 1 else None)
 
 
 def load_config(path: Path, overrides: Sequence[str], config_class: type[ConfigT]) -> ConfigT:

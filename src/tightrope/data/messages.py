@@ -89,7 +89,7 @@ def checked_turn(turn: Any, name: str) -> Message:
         if key not in message:
             found = ", ".join(short(str(name)) for name in message) or "nothing"
             near = {"role": "from", "content": "value"}[key]
-            fix = f"did you mean `{near}`? rename it to `{key}`" if near in message else None
+            fix = f"rename `{near}` to `{key}`" if near in message else None
             raise TightropeError(f"{name} has no `{key}`", found=found, fix=fix)
     if message["role"] not in ROLES:
         raise TightropeError(

@@ -242,7 +242,7 @@ def missing_column(column: str, values: Mapping[str, Any]) -> TightropeError:
         "a column is missing",
         expected=f"`{column}`",
         found=", ".join(short(name) for name in names[:12]) or "no columns",
-        fix=f"did you mean `{short(near[0])}`? rename it to `{column}`" if near else None,
+        fix=f"rename `{short(near[0])}` to `{column}`, if it holds that" if near else None,
     )
 
 

@@ -24,7 +24,10 @@ TEXT_ROWS = 8
 
 def third_party(name: str) -> Any:
     """These packages have few types; what they take and give is tested with the real ones."""
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{error}; pip install {error.name}", name=error.name) from error
 
 
 class TensorBoard:

@@ -46,15 +46,16 @@ class BetaDial:
         if self.target is None:
             self.target = default_target(mean_response_length)
 
-    def after_step(self, step: int, kl_seq: float, n_sequences: int) -> None:
+    def after_step(self, step: int, kl_seq: float, n_sequences: int, policy_trains: bool = True) -> None:
         """The controller's or the schedule's move after ``step`` (0-based) with its measured KL, nats a response.
 
-        A KL that is not finite moves no controller: the guardian counts it and stops the run if it stays.
+        A KL that is not finite moves no controller: the guardian counts it and stops the run if it stays. Nor does the
+        KL of a policy that is not trained yet (the critic's head start): it says nothing about beta.
         """
         options = self._options
         if options.mode == "fixed" or self.target is None:
             beta = self._boost * value_at(options.beta, step + 1, self._total_steps)
-        elif not math.isfinite(kl_seq):
+        elif not (policy_trains and math.isfinite(kl_seq)):
             beta = self.beta
         elif options.mode == "ziegler":
             beta = ziegler_step(self.beta, kl_seq, self.target, n_sequences, options.horizon)

@@ -26,6 +26,11 @@ from tightrope.training.timing import Stopwatch
 from tightrope.types import Experience, SampleKey, Sampling
 
 
+def always(step: int) -> bool:
+    """No step is the critic's alone."""
+    return True
+
+
 class Progress:
     """Where the run stands. ``attempt`` counts rollbacks; ``policy_version`` counts updates of the weights."""
 
@@ -96,7 +101,8 @@ class RunCore:
 
 @dataclass(frozen=True)
 class OnlineRun:
-    """A run with rollouts: what the lines of ``training/step.py`` call."""
+    """A run with rollouts: what the lines of ``training/step.py`` call. ``policy_trains``: False in the steps of the
+    critic's head start."""
 
     core: RunCore
     prompts: PromptSource
@@ -111,6 +117,7 @@ class OnlineRun:
     sampling: Sampling
     samples_per_prompt: int
     scheduled: Callable[[], Mapping[str, float]] = dict
+    policy_trains: Callable[[int], bool] = always
 
     def key(self) -> SampleKey:
         progress = self.core.progress
@@ -120,7 +127,8 @@ class OnlineRun:
         """At the step boundary: the controller moves beta first, then the guardian, who may overrule it."""
         step = record.step
         if "kl_seq" in record.metrics:
-            self.dial.after_step(step, record.metrics["kl_seq"], int(record.metrics["sequences"]))
+            metrics = record.metrics
+            self.dial.after_step(step, metrics["kl_seq"], int(metrics["sequences"]), self.policy_trains(step))
         for action in actions:
             if action.kind in ("raise_beta", "lower_beta"):
                 assert action.value is not None
