@@ -43,6 +43,7 @@ FRONTIER = Experiment(
         for reward in (TRUE, DEMO_MODEL)
         for target in TARGETS
     ]
+    + [Setting("true reward, target 7, separate critic", {"kl.target": 7.0, "ppo.critic": "separate"}, TRUE)]
     + [Setting(f"best of n, {NAMES[reward]}", {}, reward, "best_of_n") for reward in (TRUE, DEMO_MODEL)],
 )
 CONTROLLERS: dict[str, dict[str, object]] = {
