@@ -174,7 +174,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 DATA = [
-    ("ppo", rows('{"promt": "the cat"}', good=PROMPT), "rows.jsonl:7: ", "did you mean `promt`?"),
+    ("ppo", rows('{"promt": "the cat"}', good=PROMPT), "rows.jsonl:7: ", "rename `promt` to `prompt`"),
     ("sft", rows('{"prompt": "the cat", "answer": "sat"}', good=DEMONSTRATION), "rows.jsonl:7: ", "`completion`"),
     ("rm", rows('{"prompt": "the cat", "chosen": "sat"}', good=PAIR), "rows.jsonl:7: ", "`rejected`"),
     ("dpo", rows('{"prompt": "the cat", "rejected": "sat"}', good=PAIR), "rows.jsonl:7: ", "`chosen`"),

@@ -93,7 +93,7 @@ def test_the_gradient_of_ppos_whole_loss(aggregation, estimator) -> None:
 
 @pytest.mark.parametrize("estimator", [None, "k2", "k3", "ratio_k3"])
 def test_the_gradient_of_rloos_whole_loss(estimator) -> None:
-    """Every action of a response has the slope of the product; four responses, eight actions of KL."""
+    """Every action of a response has the slope of the product; both terms are means over the four responses."""
     kl = KLSection() if estimator is None else KLSection(placement="loss", estimator=estimator)
     algorithm = RLOO(RLOOOptions(), lambda: BETA, kl)
     experience = algorithm.credit(rollout(), scores(values=None))
@@ -103,7 +103,7 @@ def test_the_gradient_of_rloos_whole_loss(estimator) -> None:
     for i, j in enumerate(RESPONSE):
         slope = clipped_slope(ratios[j], float(experience.advantages[i])) / 4
         if estimator is not None:
-            slope += BETA / 8 * kl_slope(estimator, float(NEW[i]), float(REF[i]), float(SAMPLED[i]))
+            slope += BETA / 4 * kl_slope(estimator, float(NEW[i]), float(REF[i]), float(SAMPLED[i]))
         expected.append(slope)
     assert 0.0 in expected or estimator is not None
     policy, entropy, value = gradients(algorithm, experience)
