@@ -23,6 +23,9 @@ class Promise:
 LAM_1 = Variant().but("ppo", lam=1.0)
 LAM_95 = Variant().but("ppo", lam=0.95)
 RLOO = Variant(stage="rloo")
+UNHURRIED = {"learning_rate": 0.02}
+"""With 0.05 one seed in six pins a token of small probability to 0 before the policy knows what it leads to, and stays
+at 0.955 (PPO lam 1). All seeds have the slower rate; it costs a policy that is not pinned about a hundredth at most."""
 PROMISES = (
     Promise("fixed length, PPO lam 1", LAM_1, 0.98),
     Promise("fixed length, PPO lam 0.95", LAM_95, 0.96),
@@ -31,11 +34,11 @@ PROMISES = (
     Promise(
         "fixed length, PPO lam 1, LoRA, critic on the policy's trunk",
         replace(LAM_1, lora=True).but("ppo", critic="shared"),
-        0.95,
+        0.975,
     ),
-    Promise("variable length, PPO lam 1", replace(LAM_1, form="variable"), 0.97),
-    Promise("variable length, PPO lam 0.95", replace(LAM_95, form="variable"), 0.95),
-    Promise("variable length, RLOO", replace(RLOO, form="variable"), 0.97),
+    Promise("variable length, PPO lam 1", replace(LAM_1, form="variable").but("optimizer", **UNHURRIED), 0.97),
+    Promise("variable length, PPO lam 0.95", replace(LAM_95, form="variable").but("optimizer", **UNHURRIED), 0.97),
+    Promise("variable length, RLOO", replace(RLOO, form="variable").but("optimizer", **UNHURRIED), 0.965),
 )
 
 IN_LOSS = {"placement": "loss"}

@@ -30,6 +30,11 @@ from tightrope.types import Experience, Prompt, Rollout, Scores
 Form = Literal["fixed", "variable"]
 PROBLEMS = {"fixed": fixed_length(), "variable": variable_length()}
 STEPS = 200
+TABLE_RATE = 0.05
+LORA_RATE = 0.01
+"""A step of Adam moves each factor of B·A by the rate, so each logit by many rates: with 0.05 one update leaves the
+clip range far behind and the run falls below the reference, with a critic of its own as with a shared one. Between
+0.005 and 0.02 it reaches 0.985 of the optimum or more."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def config_of(variant: Variant) -> OnlineConfig:
         "kl": {"beta": problem.beta, "mode": "fixed"},
         # Adam with the usual betas. Its epsilon is 1e-8: the gradient of a table's row is the mean over thousands of
         # actions of which few are the row's, so 1e-5 would be as large as the gradient and stop rare rows.
-        "optimizer": {"learning_rate": 0.05, "eps": 1e-8},
+        "optimizer": {"learning_rate": LORA_RATE if variant.lora else TABLE_RATE, "eps": 1e-8},
         "training": {"steps": variant.steps},
         # The optimum lies 7 nats away and faulty runs go further; the guardian would raise beta and change the problem.
         "guardian": {"kl_limit": 1e9},

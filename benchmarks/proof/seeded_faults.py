@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,42 +21,49 @@ CAUGHT = 0.9
 SOUND = 0.93
 """What correct code reaches in so many steps at least."""
 COLUMNS = ("fault", "share of the optimum", "caught by")
+OTHER_AIM = "bootstrap_truncated"
+"""With it a cut response is worth what the critic expects of going on: no longer J, so J's optimum is no yardstick."""
 SHOWN = 3
 """Names of checks in a row; the rest is counted."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``share`` of the optimum, None where the run was refused; ``failed`` names the checks that noticed."""
+    """``share`` of the optimum, None where the run was refused; ``failed`` names the checks that noticed. The share
+    counts where the run ``aims_at_j``."""
 
     share: float | None
     failed: tuple[str, ...]
+    aims_at_j: bool
 
     @property
     def ways(self) -> int:
         """By how many checks it was caught, the known optimum being one."""
-        return len(self.failed) + (self.share is not None and not self.share > CAUGHT)
+        return len(self.failed) + (self.aims_at_j and self.share is not None and not self.share > CAUGHT)
 
 
 def seeded_faults(work: Work) -> Chapter:
     faults = [fault for fault in FAULTS if work.wanted(fault.what)]
     if not faults:
         return Chapter("Seeded faults", "", COLUMNS, [], [])
-    sound = list({repr(fault.variant): fault.variant for fault in faults}.values())
+    sound = list({in_words(fault.variant): fault.variant for fault in faults}.values())
     clean = work.map(verdict_of_sound, sound)
     verdicts = work.map(verdict_of_fault, [fault.what for fault in faults])
-    lowest = min((verdict.share for verdict in clean if verdict.share is not None), default=math.nan)
+    shares = [verdict.share for verdict in clean if verdict.share is not None and verdict.aims_at_j]
     failed = [name for verdict in clean for name in verdict.failed]
     return Chapter(
         title="Seeded faults",
-        text=f"{SHORT} steps each. The first row: the code as it is, in the {len(sound)} variants that the faults use.",
+        text=f"{SHORT} steps each. The first rows: sound code in the {len(sound)} variants that the faults use.",
         columns=COLUMNS,
         rows=[
-            ["none", f"{lowest:.3f} or more", shown(failed)],
+            *(
+                [f"none: {in_words(variant)}", share_text(v), shown(v.failed)]
+                for variant, v in zip(sound, clean, strict=True)
+            ),
             *([fault.what, share_text(v), shown(v.failed)] for fault, v in zip(faults, verdicts, strict=True)),
         ],
         claims=[
-            Claim("sound code: worst share of the optimum", lowest, SOUND),
+            *([Claim("sound code: worst share of the optimum", min(shares), SOUND)] if shares else []),
             Claim("sound code: checks that fail", len(failed), 0, at_most=True),
             *(
                 Claim(f"fault noticed: {fault.what}: by how many checks", v.ways, 1)
@@ -69,7 +75,11 @@ def seeded_faults(work: Work) -> Chapter:
 
 def verdict_of_sound(variant: Variant) -> Verdict:
     failed = [m.name for checker in checkers_of(variant) for m in checker(small(variant)) if not m.passed]
-    return Verdict(result_of(replace(variant, steps=SHORT)).share, tuple(failed))
+    return Verdict(result_of(replace(variant, steps=SHORT)).share, tuple(failed), aims_at_j(variant))
+
+
+def aims_at_j(variant: Variant) -> bool:
+    return OTHER_AIM not in variant.changes.get("ppo", {})
 
 
 def verdict_of_fault(what: str) -> Verdict:
@@ -88,11 +98,22 @@ def verdict_of_fault(what: str) -> Verdict:
             share, failed = None, [*failed, f"{type(error).__name__} in the run"]
     if not hits.count:
         raise RuntimeError(f"the fault {what!r} was never reached: it proves nothing")
-    return Verdict(share, tuple(failed))
+    return Verdict(share, tuple(failed), aims_at_j(fault.variant))
 
 
 def share_text(verdict: Verdict) -> str:
-    return "refused" if verdict.share is None else f"{verdict.share:.3f}"
+    if verdict.share is None:
+        return "refused"
+    return f"{verdict.share:.3f}" + ("" if verdict.aims_at_j else " (another aim)")
+
+
+def in_words(variant: Variant) -> str:
+    """
+    >>> in_words(Variant(stage="rloo").but("training", token_budget=512))
+    'fixed length, RLOO, token_budget 512'
+    """
+    changes = [f"{name} {value}" for section in variant.changes.values() for name, value in section.items()]
+    return ", ".join([f"{variant.form} length", variant.stage.upper(), *(["LoRA"] if variant.lora else []), *changes])
 
 
 def shown(names: Sequence[str]) -> str:
