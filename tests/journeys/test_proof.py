@@ -9,13 +9,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from benchmarks.learning.experiments import FRONTIER
+from benchmarks.learning.ledger import Entry, Ledger, Results
+from benchmarks.learning.settings import SEEDS, TRUE
 from benchmarks.proof import __main__ as proof
 from benchmarks.proof.checks import self_test, small, step_accounts
 from benchmarks.proof.claims import Chapter, Claim
 from benchmarks.proof.faults import Fault, broken
+from benchmarks.proof.learning import CLAIMS, errors_behind, frontier_claims
 from benchmarks.proof.problem import Problem, Scale, optimum, outcome, share_of_optimum
 from benchmarks.proof.runs import Table, Variant
-from benchmarks.proof.seeded_faults import FAULTS, verdict_of_fault
+from benchmarks.proof.seeded_faults import FAULTS, Verdict, aims_at_j, in_words, verdict_of_fault
 from tightrope.algorithms import ppo
 
 TINY = 4
@@ -150,6 +154,51 @@ def test_faults_have_names_of_their_own_and_real_targets() -> None:
     assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 20
     assert all(patch.name in vars(patch.owner) for fault in FAULTS for patch in fault.patches)
     assert any(patch.owner is ppo for fault in FAULTS for patch in fault.patches)
+
+
+def test_a_low_share_is_a_sign_only_where_the_run_aims_at_j() -> None:
+    bootstrapped = Variant(form="variable").but("ppo", bootstrap_truncated=True)
+    assert aims_at_j(Variant()) and not aims_at_j(bootstrapped)
+    assert Verdict(0.4, (), aims_at_j(Variant())).ways == 1
+    assert Verdict(0.4, (), aims_at_j(bootstrapped)).ways == 0
+    assert Verdict(math.nan, ("a check",), True).ways == 2
+    assert Verdict(0.95, (), True).ways == Verdict(None, (), True).ways == 0
+
+
+def test_variants_are_named_by_what_differs() -> None:
+    assert in_words(Variant(stage="rloo").but("training", token_budget=512)) == "fixed length, RLOO, token_budget 512"
+    assert len({in_words(fault.variant) for fault in FAULTS}) == len({repr(fault.variant) for fault in FAULTS})
+
+
+def test_each_claim_about_learning_has_its_runs_in_the_ledger() -> None:
+    results = Results(Ledger().read())
+    assert all(math.isfinite(claim.value) for claims in CLAIMS.values() for claim in claims(results))
+    assert not any(claim.passed for claims in CLAIMS.values() for claim in claims(Results([])) if "miss" in claim.name)
+
+
+def test_the_frontier_is_claimed_of_one_setting_on_its_worst_seed() -> None:
+    first, second = [s.name for s in FRONTIER.settings if s.reward == TRUE and s.kind == "ppo"][:2]
+    ends = {first: [(0.9, 7.0), (0.8, 7.0), (0.9, 7.0)], second: [(0.99, 9.0), (0.99, 7.0), (0.99, 7.0)]}
+    entries = [
+        Entry(
+            "frontier",
+            name,
+            seed,
+            f"{name} {seed}",
+            figures={"start": {"true": [0.4]}, "end": {"true": [true], "kl": kl}},
+        )
+        for name, by_seed in ends.items()
+        for seed, (true, kl) in zip(SEEDS, by_seed, strict=True)
+    ]
+    start, end = frontier_claims(Results(entries))
+    assert (start.value, end.value) == (0.4, 0.8)  # the second goes too far on one seed
+    assert all(math.isnan(claim.value) for claim in frontier_claims(Results(entries[:2])))
+
+
+def test_how_far_one_setting_lies_behind_another_in_standard_errors() -> None:
+    assert math.isclose(errors_behind([0.0, 2.0], [3.0, 5.0]), 3.0 / math.sqrt(2.0))  # variances 2 / 2 runs, twice
+    assert errors_behind([1.0, 2.0], [1.0, 2.0]) == 0.0
+    assert math.isnan(errors_behind([1.0], [2.0, 3.0]))
 
 
 @pytest.mark.parametrize(("value", "code"), [(0.99, 0), (0.97, 1), (math.nan, 1), (math.inf, 1)])
