@@ -1,0 +1,228 @@
+"""Runs the tests on one mutant after another, each in a child of a process that has imported and collected everything.
+
+    python benchmarks/mutation/warm_tests.py SOCKET    in the copy of the repository
+
+It is a pytest session whose loop waits for mutants instead of running the tests. For each it forks; the child gives
+the changed functions their new code where they stand, so nothing is imported again, and runs the tests that reach the
+changed function until one fails: first those that failed last for the same function. What is changed outside of a
+function (a decorator, a constant, a class) is imported afresh, with all tests.
+
+Asked: one line of JSON {path, text, line}. Answer: [killed, by which test]. Hypothesis draws the same examples each
+time and does not shrink: a mutant's fate is no matter of luck.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+
+import hypothesis
+import pytest
+
+MATHS = Path("src/tightrope/maths").absolute()
+CPU_SECONDS = 60
+"""A mutant that loops for ever is killed then."""
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutation", "--tb=line")
+OURS = ("tightrope", "tests")
+
+Place = tuple[str, int]
+"""A function: the file it stands in and its first line."""
+
+
+class Failures:
+    """pytest tells here which test failed."""
+
+    def __init__(self) -> None:
+        self.first: str | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self.first is None:
+            self.first = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and self.first is None:
+            self.first = report.nodeid
+
+
+class Server:
+    """The loop of the session: reach of each test first, then mutants."""
+
+    def __init__(self, address: str, failures: Failures) -> None:
+        self._address, self._failures = address, failures
+        self._reached: dict[str, set[Place]] = {}
+        self._killers: dict[Place, list[str]] = defaultdict(list)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        failed, reached = in_child(lambda: self._measure_reach(session.items))
+        if failed is not None:
+            print(f"the tests fail without any mutant: {failed}", flush=True)
+            return True
+        self._reached = {test: {(file, line) for file, line in places} for test, places in reached.items()}
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(self._address)
+            server.listen()
+            print("ready", flush=True)
+            while True:
+                connection, _ = server.accept()
+                with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                    json.dump(self._answer(session.items, **json.loads(stream.readline())), stream)
+
+    def _answer(self, items: Sequence[pytest.Item], path: str, text: str, line: int | None) -> tuple[bool, str]:
+        original = Path(path).read_text(encoding="utf-8")
+        if line is None or skeleton(original) != skeleton(text):
+            failed, _ = in_child(lambda: (afresh(Path(path), original, text), None))
+            return failed is not None, failed or ""
+        place = (path, line)
+        killers = self._killers[place]
+        chosen = [item for item in items if place in self._reached[item.nodeid]]
+        chosen.sort(key=lambda item: (-killers.index(item.nodeid) - 1) if item.nodeid in killers else 0)
+        failed, _ = in_child(lambda: (self._run_changed(chosen, path, original, text), None))
+        if failed is not None:
+            killers[:] = [name for name in killers if name != failed] + [failed]
+        return failed is not None, failed or f"{len(chosen)} tests pass"
+
+    def _run_changed(self, items: Sequence[pytest.Item], path: str, original: str, text: str) -> str | None:
+        try:
+            change_in_place(sys.modules[f"tightrope.maths.{Path(path).stem}"], original, text)
+        except Exception as error:
+            return f"import: {error!r}"
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failures.first is not None:
+                return self._failures.first
+        return None
+
+    def _measure_reach(self, items: Sequence[pytest.Item]) -> tuple[str | None, dict[str, list[Place]]]:
+        """Which functions of ours each test runs."""
+        reached: dict[str, list[Place]] = {}
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            codes: set[CodeType] = set()
+
+            def note(frame: FrameType, event: str, _: object, codes: set[CodeType] = codes) -> None:
+                if event == "call":
+                    codes.add(frame.f_code)
+
+            sys.setprofile(note)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            sys.setprofile(None)
+            reached[item.nodeid] = [(c.co_filename, c.co_firstlineno) for c in codes if str(MATHS) in c.co_filename]
+        return self._failures.first, reached
+
+
+def in_child(work: Callable[[], tuple[str | None, dict | None]]) -> tuple[str | None, dict]:
+    """What ``work`` gives when it runs in a fork; a child that dies counts as a failure."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        with os.fdopen(writer, "w", encoding="utf-8") as stream:
+            json.dump(work(), stream)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        said = stream.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    failed, found = json.loads(said) if status == 0 else (f"exit status {status}", None)
+    return failed, found or {}
+
+
+def skeleton(text: str) -> str:
+    """The module without the bodies and defaults of its functions."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.body = []
+            node.args.defaults, node.args.kw_defaults = [], []
+    return ast.dump(tree)
+
+
+def change_in_place(module: ModuleType, original: str, text: str) -> None:
+    """Gives the functions of ``module`` the code and defaults they have in ``text``."""
+    fresh = ModuleType(module.__name__)
+    fresh.__dict__.update(__package__=module.__package__, __file__=module.__file__)
+    exec(compile(text, str(module.__file__), "exec"), vars(fresh))
+    for old, new in zip(ast.parse(original).body, ast.parse(text).body, strict=True):
+        if isinstance(old, ast.FunctionDef) and isinstance(new, ast.FunctionDef):
+            change(vars(module)[old.name], vars(fresh)[old.name], old, new)
+        elif isinstance(old, ast.ClassDef) and isinstance(new, ast.ClassDef):
+            for old_method, new_method in zip(old.body, new.body, strict=True):
+                if isinstance(old_method, ast.FunctionDef) and isinstance(new_method, ast.FunctionDef):
+                    name = old_method.name
+                    holders = vars(vars(module)[old.name])[name], vars(vars(fresh)[old.name])[name]
+                    change(*holders, old_method, new_method)
+
+
+def change(old: object, new: object, old_node: ast.FunctionDef, new_node: ast.FunctionDef) -> None:
+    if ast.dump(old_node) != ast.dump(new_node):
+        function, changed = plain(old), plain(new)
+        function.__code__ = changed.__code__
+        if ast.dump(old_node.args) != ast.dump(new_node.args):
+            function.__defaults__, function.__kwdefaults__ = changed.__defaults__, changed.__kwdefaults__
+
+
+def plain(holder: object) -> FunctionType:
+    """The function inside of a property, a static method or a decorator."""
+    if isinstance(holder, property):
+        holder = holder.fget
+    elif isinstance(holder, staticmethod):
+        holder = holder.__func__
+    function = inspect.unwrap(holder)  # type: ignore[arg-type]
+    assert isinstance(function, FunctionType)
+    return function
+
+
+def afresh(path: Path, original: str, text: str) -> str | None:
+    """All tests in a new session, after everything of ours was forgotten."""
+    for name, module in list(sys.modules.items()):
+        file = str(vars(module).get("__file__"))
+        if name.partition(".")[0] in OURS or file.startswith(os.getcwd()):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+    failures = Failures()
+    path.write_text(text, encoding="utf-8")
+    sys.dont_write_bytecode = True
+    try:
+        code = pytest.main([*OPTIONS, "-x", *test_files()], plugins=[failures])
+    except BaseException as error:
+        return f"import: {error!r}"
+    finally:
+        path.write_text(original, encoding="utf-8")
+    return None if code == 0 else failures.first or f"pytest exits with {code}"
+
+
+def test_files() -> list[str]:
+    """Equations first, then the examples in the docstrings, then the list of faults."""
+    faults = sorted(Path("tests/faults").glob("test_maths_*.py"))
+    return [str(path) for path in [*sorted(Path("tests/maths").glob("test_*.py")), *sorted(MATHS.glob("*.py")), *faults]]
+
+
+def main() -> int:
+    hypothesis.settings.register_profile(
+        "mutation",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+    )
+    failures = Failures()
+    return int(pytest.main([*OPTIONS, "-s", *test_files()], plugins=[failures, Server(sys.argv[1], failures)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
