@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check bench proof learning
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check mutants bench proof learning
 
 setup: $(STAMP)
 
@@ -61,6 +61,16 @@ pythons: setup
 
 gpu-check: setup
 	$(BIN)/python -m benchmarks.gpu_check
+
+# Mutation testing of src/tightrope/maths, on one core; the tool has an environment of its own.
+mutants: setup $(VENV)/mutation/.installed
+	TESTS_PYTHON=$(abspath $(BIN)/python) $(VENV)/mutation/bin/python -m benchmarks.mutation $(MODULES)
+
+$(VENV)/mutation/.installed: benchmarks/mutation/pyproject.toml benchmarks/mutation/constraints.txt
+	@$(BIN)/python -m venv $(VENV)/mutation
+	@$(VENV)/mutation/bin/pip install --quiet --disable-pip-version-check \
+		-c benchmarks/mutation/constraints.txt -e benchmarks/mutation
+	@touch $@
 
 bench: setup
 	$(BIN)/python benchmarks/help_time.py

@@ -5,8 +5,8 @@
         --again    only what survived in the last run, after tests were added
         --count    how many there are, without running a test
 
-It works on a copy under build/mutation, one for each choice of modules. Exit code 1 when a mutant survives that ``equivalents.toml`` does not list, or
-when a listed one is killed or no longer made. The last line is one JSON object.
+It works on a copy under build/mutation, one for each choice of modules. Exit code 1 when a mutant survives that
+``equivalents.toml`` does not list, or when a listed one is killed or no longer made. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -37,12 +38,14 @@ Ask = Callable[[Mapping[str, object]], tuple[bool, str]]
 
 def main() -> int:
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     earlier = read_outcomes(OUTCOMES) if "--again" in sys.argv else []
     wanted = {outcome.mutant for outcome in earlier if not outcome.killed}
     kept = [outcome for outcome in earlier if outcome.killed]
     copy_repository()
     left_out: Counter[str] = Counter()
-    paths = [path for path in sorted((COPY / "src/tightrope/maths").glob("*.py")) if not MODULES or path.stem in MODULES]
+    sources = sorted((COPY / "src/tightrope/maths").glob("*.py"))
+    paths = [path for path in sources if not MODULES or path.stem in MODULES]
     if "--count" in sys.argv:
         made = Counter(name for path in paths for _, name, _, _ in mutants_of(path, left_out))
         print(json.dumps({"mutants": made.total(), "operators": made, "left_out": left_out}, indent=1))
@@ -69,9 +72,12 @@ def tested(path: Path, wanted: set[Mutant] | None, left_out: Counter[str], ask: 
     for mutant, operator, text, line in mutants_of(path, left_out):
         if wanted is None or mutant in wanted:
             killed, by = ask({"path": str(path), "text": text, "line": line})
+            if by.startswith("the change could not be made"):
+                raise SystemExit(f"{mutant}\n{by}")
             count, alive = count + 1, alive + (not killed)
             yield Outcome(mutant, operator, killed, by)
-    print(f"{path.stem}: {count} mutants, {alive} survived, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - begun
+    print(f"{path.stem}: {count} mutants, {alive} survived, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -24,6 +24,10 @@ NAMED_CHECKS = ("require_same_shape", "require_per_sequence")
 """Their strings are the names in the error they raise."""
 
 
+def is_for_type_checker(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 @dataclass(frozen=True)
 class Span:
     start: Position
@@ -92,9 +96,7 @@ class Source:
                 yield self._span(node.exc, WORDS)
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 yield self._span(node, WORDS)
-            elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-                yield self._span(node, IMPORT)
-            elif isinstance(node, ast.Import | ast.ImportFrom):
+            elif isinstance(node, ast.Import | ast.ImportFrom) or is_for_type_checker(node):
                 yield self._span(node, IMPORT)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id in NAMED_CHECKS:

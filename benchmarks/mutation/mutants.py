@@ -46,7 +46,10 @@ class Mutant:
 
 
 def mutants_of(path: Path, counts: Counter[str]) -> Iterator[tuple[Mutant, str, str, int | None]]:
-    """Each mutant of a file, its operator, the whole text and the first line of its function; ``counts`` of what was left out."""
+    """Each mutant of a file, its operator, the whole text and the first line of its function.
+
+    ``counts`` takes up how many were left out, and why.
+    """
     text = path.read_text(encoding="utf-8")
     source = Source(path.stem, text)
     nodes = list(ast_nodes(get_ast(text)))

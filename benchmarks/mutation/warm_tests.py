@@ -3,9 +3,9 @@
     python benchmarks/mutation/warm_tests.py SOCKET    in the copy of the repository
 
 It is a pytest session whose loop waits for mutants instead of running the tests. For each it forks; the child gives
-the changed functions their new code where they stand, so nothing is imported again, and runs the tests that reach the
-changed function until one fails: first those that failed last for the same function. What is changed outside of a
-function (a decorator, a constant, a class) is imported afresh, with all tests.
+the changed functions and constants their new code where they stand, so nothing is imported again, and runs the tests
+that reach the change until one fails: the quick ones first, and those that failed last for the same function. Where a
+decorator, a class or a default of a class is changed, everything is imported afresh, and all tests run.
 
 Asked: one line of JSON {path, text, line}. Answer: [killed, by which test]. Hypothesis draws the same examples each
 time and does not shrink: a mutant's fate is no matter of luck.
@@ -14,6 +14,7 @@ time and does not shrink: a mutant's fate is no matter of luck.
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import json
@@ -22,10 +23,12 @@ import resource
 import signal
 import socket
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -36,6 +39,8 @@ CPU_SECONDS = 60
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutation", "--tb=line")
 OURS = ("tightrope", "tests")
 
+BROKEN = "the change could not be made"
+Names = Mapping[str, Any]
 Place = tuple[str, int]
 """A function: the file it stands in and its first line."""
 
@@ -61,14 +66,18 @@ class Server:
     def __init__(self, address: str, failures: Failures) -> None:
         self._address, self._failures = address, failures
         self._reached: dict[str, set[Place]] = {}
-        self._killers: dict[Place, list[str]] = defaultdict(list)
+        self._seconds: dict[str, float] = {}
+        self._killers: dict[Place, deque[str]] = defaultdict(lambda: deque(maxlen=3))
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        failed, reached = in_child(lambda: self._measure_reach(session.items))
+        failed, reached = in_child(lambda: self._measure_reach(session.items), cpu_seconds=10 * CPU_SECONDS)
         if failed is not None:
             print(f"the tests fail without any mutant: {failed}", flush=True)
             return True
-        self._reached = {test: {(file, line) for file, line in places} for test, places in reached.items()}
+        self._reached = {test: {(file, line) for file, line in places} for test, (_, places) in reached.items()}
+        self._seconds = {test: seconds for test, (seconds, _) in reached.items()}
+        gc.collect()
+        gc.freeze()
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(self._address)
             server.listen()
@@ -80,32 +89,44 @@ class Server:
 
     def _answer(self, items: Sequence[pytest.Item], path: str, text: str, line: int | None) -> tuple[bool, str]:
         original = Path(path).read_text(encoding="utf-8")
-        if line is None or skeleton(original) != skeleton(text):
+        if skeleton(original) != skeleton(text):
             failed, _ = in_child(lambda: (afresh(Path(path), original, text), None))
-            return failed is not None, failed or ""
-        place = (path, line)
+            return failed is not None, failed or "all tests pass"
+        place = (path, line or 0)
         killers = self._killers[place]
-        chosen = [item for item in items if place in self._reached[item.nodeid]]
-        chosen.sort(key=lambda item: (-killers.index(item.nodeid) - 1) if item.nodeid in killers else 0)
+        chosen = [item for item in items if self._reaches(item.nodeid, path, line)]
+        chosen.sort(key=lambda item: self._seconds[item.nodeid] * (0.1 if item.nodeid in killers else 1.0))
         failed, _ = in_child(lambda: (self._run_changed(chosen, path, original, text), None))
-        if failed is not None:
-            killers[:] = [name for name in killers if name != failed] + [failed]
+        if failed is not None and failed not in killers:
+            killers.append(failed)
         return failed is not None, failed or f"{len(chosen)} tests pass"
 
+    def _reaches(self, test: str, path: str, line: int | None) -> bool:
+        if line is None:
+            return any(file == path for file, _ in self._reached[test])
+        return (path, line) in self._reached[test]
+
     def _run_changed(self, items: Sequence[pytest.Item], path: str, original: str, text: str) -> str | None:
+        module = sys.modules[f"tightrope.maths.{Path(path).stem}"]
+        fresh = ModuleType(module.__name__)
+        fresh.__dict__.update(__package__=module.__package__, __file__=module.__file__)
         try:
-            change_in_place(sys.modules[f"tightrope.maths.{Path(path).stem}"], original, text)
+            exec(compile(text, path, "exec"), vars(fresh))
         except Exception as error:
             return f"import: {error!r}"
+        try:
+            change_in_place(vars(module), vars(fresh), ast.parse(original), ast.parse(text))
+        except Exception as error:
+            return f"{BROKEN}: {error!r}"
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failures.first is not None:
                 return self._failures.first
         return None
 
-    def _measure_reach(self, items: Sequence[pytest.Item]) -> tuple[str | None, dict[str, list[Place]]]:
-        """Which functions of ours each test runs."""
-        reached: dict[str, list[Place]] = {}
+    def _measure_reach(self, items: Sequence[pytest.Item]) -> tuple[str | None, dict[str, tuple[float, list[Place]]]]:
+        """Seconds of each test, and which functions of ours it runs."""
+        reached: dict[str, tuple[float, list[Place]]] = {}
         for item, following in zip(items, [*items[1:], None], strict=True):
             codes: set[CodeType] = set()
 
@@ -113,20 +134,24 @@ class Server:
                 if event == "call":
                     codes.add(frame.f_code)
 
+            begun = time.process_time()
             sys.setprofile(note)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             sys.setprofile(None)
-            reached[item.nodeid] = [(c.co_filename, c.co_firstlineno) for c in codes if str(MATHS) in c.co_filename]
+            places = [(code.co_filename, code.co_firstlineno) for code in codes if str(MATHS) in code.co_filename]
+            reached[item.nodeid] = (time.process_time() - begun, places)
         return self._failures.first, reached
 
 
-def in_child(work: Callable[[], tuple[str | None, dict | None]]) -> tuple[str | None, dict]:
+def in_child(
+    work: Callable[[], tuple[str | None, dict | None]], cpu_seconds: int = CPU_SECONDS
+) -> tuple[str | None, dict]:
     """What ``work`` gives when it runs in a fork; a child that dies counts as a failure."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
@@ -143,29 +168,44 @@ def in_child(work: Callable[[], tuple[str | None, dict | None]]) -> tuple[str | 
 
 
 def skeleton(text: str) -> str:
-    """The module without the bodies and defaults of its functions."""
+    """The module without the bodies and defaults of its functions and without the values of its constants."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Module):
+            node.body = [ast.Pass() if is_constant(statement) else statement for statement in node.body]
         if isinstance(node, ast.FunctionDef):
             node.body = []
             node.args.defaults, node.args.kw_defaults = [], []
     return ast.dump(tree)
 
 
-def change_in_place(module: ModuleType, original: str, text: str) -> None:
-    """Gives the functions of ``module`` the code and defaults they have in ``text``."""
-    fresh = ModuleType(module.__name__)
-    fresh.__dict__.update(__package__=module.__package__, __file__=module.__file__)
-    exec(compile(text, str(module.__file__), "exec"), vars(fresh))
-    for old, new in zip(ast.parse(original).body, ast.parse(text).body, strict=True):
-        if isinstance(old, ast.FunctionDef) and isinstance(new, ast.FunctionDef):
-            change(vars(module)[old.name], vars(fresh)[old.name], old, new)
+def is_constant(node: ast.stmt) -> bool:
+    """A number with a name: ``LIMIT = 20.0``."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return False
+    return not any(isinstance(part, ast.Call | ast.Name) for part in ast.walk(node.value))
+
+
+def change_in_place(module: Names, fresh: Names, original: ast.Module, changed: ast.Module) -> None:
+    """Gives the functions and constants of ``module`` the code, defaults and values they have in ``fresh``."""
+    for old, new in zip(original.body, changed.body, strict=True):
+        if isinstance(old, ast.Assign) and is_constant(old) and isinstance(old.targets[0], ast.Name):
+            change_constant(old.targets[0].id, module, fresh)
+        elif isinstance(old, ast.FunctionDef) and isinstance(new, ast.FunctionDef):
+            change(module[old.name], fresh[old.name], old, new)
         elif isinstance(old, ast.ClassDef) and isinstance(new, ast.ClassDef):
+            holder, fresh_holder = vars(module[old.name]), vars(fresh[old.name])
             for old_method, new_method in zip(old.body, new.body, strict=True):
                 if isinstance(old_method, ast.FunctionDef) and isinstance(new_method, ast.FunctionDef):
-                    name = old_method.name
-                    holders = vars(vars(module)[old.name])[name], vars(vars(fresh)[old.name])[name]
-                    change(*holders, old_method, new_method)
+                    change(holder[old_method.name], fresh_holder[old_method.name], old_method, new_method)
+
+
+def change_constant(name: str, old: Names, new: Names) -> None:
+    """Also where it was imported by its name."""
+    before = old[name]
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and vars(module).get(name) is before:
+            vars(module)[name] = new[name]
 
 
 def change(old: object, new: object, old_node: ast.FunctionDef, new_node: ast.FunctionDef) -> None:
@@ -208,8 +248,8 @@ def afresh(path: Path, original: str, text: str) -> str | None:
 
 def test_files() -> list[str]:
     """Equations first, then the examples in the docstrings, then the list of faults."""
-    faults = sorted(Path("tests/faults").glob("test_maths_*.py"))
-    return [str(path) for path in [*sorted(Path("tests/maths").glob("test_*.py")), *sorted(MATHS.glob("*.py")), *faults]]
+    equations, faults = Path("tests/maths").glob("test_*.py"), Path("tests/faults").glob("test_maths_*.py")
+    return [str(path) for paths in (equations, MATHS.glob("*.py"), faults) for path in sorted(paths)]
 
 
 def main() -> int:

@@ -77,10 +77,22 @@ def test_decoupled_gae_takes_advantages_from_one_lambda_and_returns_from_the_oth
     assert torch.equal(returns, gae(*inputs, 1.0, 1.0)[1])
 
 
+def test_decoupled_gae_hands_gamma_and_the_value_behind_the_cut_to_both() -> None:
+    """γ = 0.5, V(s_T) = 8. At λ = 0, A = δ = (1 + 0.5·4 − 2, 2 + 0.5·8 − 4) = (1, 2).
+
+    At λ = 1 the return is all that follows: R₂ = 2 + 0.5·8 = 6, R₁ = 1 + 0.5·6 = 4.
+    """
+    rewards, values, cut = f64([1.0, 2.0]), f64([2.0, 4.0]), f64([8.0])
+    advantages, returns = decoupled_gae(rewards, values, torch.tensor([0, 2]), 0.5, 0.0, 1.0, cut)
+    assert advantages.tolist() == [1.0, 2.0]
+    assert returns.tolist() == [4.0, 6.0]
+
+
 def test_length_adaptive_lambda_is_never_negative_and_refuses_alpha_zero() -> None:
     assert length_adaptive_lambda(torch.tensor([0, 0, 10, 50]), 0.05).tolist() == [0.0, 0.0, 0.5]
-    with pytest.raises(ValueError, match="alpha"):
-        length_adaptive_lambda(torch.tensor([0, 1]), 0.0)
+    for alpha in (0.0, -1.0):
+        with pytest.raises(ValueError, match="alpha"):
+            length_adaptive_lambda(torch.tensor([0, 1]), alpha)
 
 
 @given(st.lists(st.tuples(number, st.lists(number, min_size=1, max_size=5)), max_size=5), share)
@@ -123,6 +135,11 @@ def test_whitening_adds_its_epsilon_to_the_variance() -> None:
     assert whiten(f64([0.0, 2.0]), eps=3.0).tolist() == [-0.5, 0.5]
 
 
+def test_the_epsilon_of_whitening_is_1e_8_unless_said_otherwise() -> None:
+    """Variance 1e-8: the distance of 1e-4 is divided by √(2e-8)."""
+    assert whiten(f64([0.0, 2e-4])).tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-9)
+
+
 def test_what_has_no_scale_is_only_centred() -> None:
     assert whiten(torch.empty(0)).shape == (0,)
     for x in (f64([7.0]), f64([7.0, 7.0])):
@@ -154,6 +171,7 @@ def test_rloo_gives_exactly_zero_where_a_group_says_nothing() -> None:
     found = rloo_advantages(rewards, torch.tensor([0, 0, 0, 1, 1, 2]))
     assert found.tolist()[:3] == [0.0, 0.0, 0.0]
     assert found.tolist()[5] == 0.0
+    assert rloo_advantages(-rewards[:3], torch.tensor([0, 0, 0])).tolist() == [0.0, 0.0, 0.0]
     assert rloo_advantages(torch.empty(0), torch.empty(0).long()).shape == (0,)
 
 
@@ -163,12 +181,23 @@ def test_numbers_that_do_not_belong_together_are_refused() -> None:
         token_rewards(torch.ones(2), torch.ones(2), 0.1, offsets)
     with pytest.raises(ValueError, match="scores"):
         token_rewards(torch.ones(1, 1), torch.ones(2), 0.1, offsets)
+    with pytest.raises(ValueError, match="scores"):
+        token_rewards(torch.ones(0), torch.ones(2), 0.1, offsets)
+    with pytest.raises(ValueError, match="scores"):
+        token_rewards(torch.tensor(1.0), torch.ones(2), 0.1, offsets)
     with pytest.raises(ValueError, match="shapes must be equal"):
         gae(torch.ones(2), torch.ones(2, 1), offsets, 1.0, 1.0)
     with pytest.raises(ValueError, match="bootstrap"):
         gae(torch.ones(2), torch.ones(2), offsets, 1.0, 1.0, torch.ones(2))
     with pytest.raises(ValueError, match="do not partition"):
         gae(torch.ones(3), torch.ones(3), offsets, 1.0, 1.0)
+    for past_the_end in (torch.tensor([0, 5]), torch.tensor([0, 1, 5])):
+        with pytest.raises(ValueError, match="do not partition"):
+            gae(torch.ones(3), torch.ones(3), past_the_end, 1.0, 1.0)
+        with pytest.raises(ValueError, match="do not partition"):
+            token_rewards(torch.ones(len(past_the_end) - 1), torch.ones(3), 0.1, past_the_end)
+    with pytest.raises(ValueError, match="do not partition"):
+        token_rewards(torch.ones(1), torch.ones(3), 0.1, offsets)
     with pytest.raises(ValueError, match="shapes must be equal"):
         rloo_advantages(torch.ones(2), torch.ones(1).long())
 

@@ -36,11 +36,22 @@ def test_one_cluster_has_no_interval():
 def test_win_rate_counts_a_tie_half_and_a_cluster_once():
     assert win_rate([1.0, 2.0], [0.0, 3.0], [0, 1]) == wilson_interval(1, 2)
     assert win_rate([1.0, 1.0], [1.0, 0.0], [0, 1]).estimate == 0.75
+    assert win_rate([1.0, 2.0], [0.0, 3.0], [0, 1], confidence=0.5) == wilson_interval(1, 2, 0.5)
     # three pairs of one prompt, all won, and one of another, lost: each prompt is one trial
     assert win_rate([1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0, 0, 0, 1]) == wilson_interval(1, 2)
 
 
-@pytest.mark.parametrize("arguments", [([], []), ([1.0], [])])
+def test_a_mean_need_not_be_whole():
+    assert clustered_mean([1.0, 2.0], [0, 1]).estimate == 1.5
+
+
+@pytest.mark.parametrize(("ours", "theirs", "clusters"), [(1, 2, 2), (2, 1, 1), (2, 2, 1), (1, 1, 2), (2, 2, 3)])
+def test_each_pair_has_two_numbers_and_a_cluster(ours, theirs, clusters):
+    with pytest.raises(ValueError, match="equally many numbers"):
+        win_rate([1.0] * ours, [0.0] * theirs, [0] * clusters)
+
+
+@pytest.mark.parametrize("arguments", [([], []), ([1.0], []), ([1.0], [0, 1])])
 def test_missing_numbers_are_refused(arguments):
     with pytest.raises(ValueError, match="at least one"):
         clustered_mean(*arguments)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tightrope.maths import logprobs as module
-from tightrope.maths.logprobs import LogitRule, chunked_logprobs, logprobs_and_entropy
+from tightrope.maths.logprobs import LogitRule, chunked_logprobs, logprobs_and_entropy, output_logits
 
 ROWS, HIDDEN, VOCAB = 7, 3, 5
 
@@ -97,6 +97,69 @@ def test_logits_over_the_limit_are_computed_again_with_the_same_numbers(monkeypa
     assert torch.equal(found[0], found[1])
 
 
+def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: int) -> list[int]:
+    """How many rows of logits exist at a time, in the forward pass and then in the backward pass, for a vocab of 8."""
+    seen: list[int] = []
+
+    def watched(hidden, weight, bias, rule):
+        seen.append(len(hidden))
+        return output_logits(hidden, weight, bias, rule)
+
+    monkeypatch.setattr(module, "output_logits", watched)
+    monkeypatch.setattr(module, "KEEP_BYTES", keep_bytes)
+    hidden, weight = torch.zeros(rows, 1, requires_grad=True), torch.zeros(8, 1)
+    logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(rows).long(), 1.0, chunk_size=chunk_size)
+    logprobs.sum().backward()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("rows", "chunk_size", "keep_bytes", "expected"),
+    [
+        (100, None, 100 * 8 * 4, [100]),  # one chunk of what may be kept: computed once
+        (101, None, 100 * 8 * 4, [100, 1, 100, 1]),
+        (101, 200, 100 * 8 * 4, [101, 101]),  # one chunk, but over what may be kept
+        (100, 99, 200 * 8 * 4, [99, 1, 99, 1]),  # little, but two chunks
+        (65, None, 1, [64, 1, 64, 1]),  # never fewer than 64 rows when nobody asked for fewer
+        (65, None, 65 * 8 * 4 - 1, [64, 1, 64, 1]),
+    ],
+)
+def test_a_chunk_is_what_may_be_kept_and_only_that_is_kept(monkeypatch, rows, chunk_size, keep_bytes, expected) -> None:
+    assert rows_at_a_time(monkeypatch, rows, chunk_size, keep_bytes) == expected
+
+
+def test_32_mib_of_logits_are_kept() -> None:
+    assert module.KEEP_BYTES == 33_554_432
+
+
+def test_gradients_of_bfloat16_weights_are_added_up_in_float32() -> None:
+    """1000 rows, each 1 − π = 0.5 on its token: 500. In bfloat16, 128 + 0.5 is 128 and the sum ends there."""
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)
+    hidden, tokens = torch.ones(1000, 1, dtype=torch.bfloat16), torch.zeros(1000).long()
+    chunked_logprobs(hidden, weight, bias, tokens, 1.0, chunk_size=1)[0].sum().backward()
+    for found in (weight.grad, bias.grad):
+        assert found is not None
+        assert found.dtype == torch.bfloat16
+        assert found.flatten().tolist() == [500.0, -500.0]
+
+
+def test_hidden_states_may_be_wider_than_the_weights() -> None:
+    """A final norm that runs in float32: the product is taken in the type of the weights."""
+    hidden, weight, bias, tokens = problem(torch.bfloat16)
+    hidden, weight = hidden.float().requires_grad_(), weight.requires_grad_()
+    logprobs, _ = chunked_logprobs(hidden, weight, bias, tokens, 1.0)
+    logprobs.sum().backward()
+    narrow = hidden.detach().bfloat16().requires_grad_()
+    expected, _ = chunked_logprobs(narrow, weight.detach(), bias, tokens, 1.0)
+    expected.sum().backward()
+    assert torch.equal(logprobs, expected)
+    assert hidden.grad is not None
+    assert narrow.grad is not None
+    assert hidden.grad.dtype == torch.float32
+    assert torch.equal(hidden.grad, narrow.grad.float())
+
+
 def test_entropy_is_absent_when_it_was_not_asked_for() -> None:
     hidden, weight, bias, tokens = problem()
     assert chunked_logprobs(hidden, weight, bias, tokens, 1.0, with_entropy=False)[1] is None
@@ -108,6 +171,32 @@ def test_only_what_trains_gets_a_gradient() -> None:
     chunked_logprobs(hidden, weight, bias, tokens, 1.0)[0].sum().backward()
     assert hidden.grad is not None
     assert weight.grad is None
+
+
+def test_an_output_bias_can_train_alone() -> None:
+    hidden, weight, bias, tokens = problem()
+    bias.requires_grad_()
+    chunked_logprobs(hidden, weight, bias, tokens, 1.0)[0].sum().backward()
+    p = (hidden @ weight.T + bias.detach()).softmax(-1)
+    expected = torch.nn.functional.one_hot(tokens, VOCAB).double().sum(0) - p.sum(0)
+    assert bias.grad is not None
+    torch.testing.assert_close(bias.grad, expected, rtol=0, atol=1e-12)
+
+
+def test_options_are_given_by_their_names() -> None:
+    hidden, weight, bias, tokens = problem()
+    with pytest.raises(TypeError):
+        chunked_logprobs(hidden, weight, bias, tokens, 1.0, LogitRule())  # type: ignore[misc]
+
+
+def test_nearly_one_is_not_one() -> None:
+    """A temperature or a scale of 1 is skipped; 1.01 is not."""
+    hidden, weight, bias, tokens = problem()
+    logits = hidden @ weight.T + bias
+    for temperature, scale in ((1.01, 1.0), (1.0, 1.01)):
+        found, _ = chunked_logprobs(hidden, weight, bias, tokens, temperature, rule=LogitRule(scale))
+        expected, _ = logprobs_and_entropy(scale / temperature * logits, tokens, 1.0)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_bfloat16_models_get_float32_numbers() -> None:
@@ -133,6 +222,14 @@ def test_an_impossible_token_has_no_share_in_the_entropy() -> None:
         assert entropy is not None
         assert logprobs.item() == pytest.approx(-math.log(2))
         assert entropy.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_impossible_token_has_the_lowest_finite_logprob_of_its_type(dtype) -> None:
+    bias = torch.tensor([0.0, -math.inf], dtype=dtype)
+    weight, hidden = torch.zeros(2, 1, dtype=dtype), torch.ones(1, 1, dtype=dtype)
+    logprobs, _ = chunked_logprobs(hidden, weight, bias, torch.tensor([1]), 1.0)
+    assert logprobs.item() == torch.finfo(dtype).min
 
 
 def test_large_logits_do_not_overflow() -> None:
@@ -165,8 +262,18 @@ def test_shapes_and_chunks_that_do_not_fit_are_refused() -> None:
         chunked_logprobs(hidden, weight, bias, tokens, 1.0, chunk_size=0)
     with pytest.raises(ValueError, match="one token a row"):
         chunked_logprobs(hidden, weight, bias, tokens[:-1], 1.0)
-    with pytest.raises(ValueError, match="one token a row"):
-        logprobs_and_entropy(hidden[None], tokens, 1.0)
+    assert len(hidden) == len(tokens) == ROWS
+    for rows, columns in (
+        (hidden[None], tokens),
+        (hidden[:, :, None], tokens),
+        (hidden[:, 0], tokens),
+        (hidden, tokens[:, None]),
+        (hidden, tokens[0]),
+        (hidden, tokens[:-1]),
+        (hidden[:-1], tokens),
+    ):
+        with pytest.raises(ValueError, match="one token a row"):
+            logprobs_and_entropy(rows, columns, 1.0)
 
 
 @pytest.mark.parametrize("chunk_size", [2, 100])

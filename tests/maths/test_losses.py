@@ -156,6 +156,10 @@ def test_bradley_terry_is_stable_for_any_difference(difference, loss) -> None:
     assert slope(losses, chosen) == pytest.approx(-1 / (1 + math.exp(min(difference, 700))), rel=1e-9)
 
 
+def test_an_endless_difference_in_the_right_order_costs_nothing() -> None:
+    assert bradley_terry(f64(math.inf), f64(0.0)).item() == 0.0
+
+
 def test_a_margin_asks_for_a_larger_difference() -> None:
     chosen, rejected = f64(1.0, 2.0).requires_grad_(), f64(0.0, 2.0)
     losses = bradley_terry(chosen, rejected, f64(0.1, 1.0))
@@ -205,7 +209,7 @@ def test_dpo_rewards_are_for_reading_and_its_gradient_pushes_the_two_apart() -> 
     assert down == -up
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 0.5])
+@pytest.mark.parametrize("smoothing", [-0.1, 0.5, 0.6])
 def test_label_smoothing_is_a_share_below_one_half(smoothing) -> None:
     with pytest.raises(ValueError, match="label_smoothing"):
         bradley_terry(f64(1), f64(0), label_smoothing=smoothing)
@@ -214,8 +218,9 @@ def test_label_smoothing_is_a_share_below_one_half(smoothing) -> None:
 
 
 def test_dpo_needs_a_positive_beta() -> None:
-    with pytest.raises(ValueError, match="beta"):
-        dpo(f64(1), f64(0), f64(1), f64(0), beta=0.0)
+    for beta in (0.0, -0.1):
+        with pytest.raises(ValueError, match="beta"):
+            dpo(f64(1), f64(0), f64(1), f64(0), beta=beta)
 
 
 def test_columns_are_refused_everywhere() -> None:
@@ -237,6 +242,27 @@ def test_columns_are_refused_everywhere() -> None:
             call()
     with pytest.raises(ValueError, match="advantages"):
         sequence_clip(row, row, row, torch.tensor([0, 2]), 0.2, 0.2)
+    with pytest.raises(ValueError, match=r"shapes must be equal: chosen \[2\], rejected \[2, 1\]"):
+        bradley_terry(row, column)
+
+
+def test_beta_is_given_by_its_name() -> None:
+    with pytest.raises(TypeError):
+        dpo(f64(1), f64(0), f64(1), f64(0), 0.1)  # type: ignore[misc]
+
+
+def test_the_dual_clip_is_exact_for_bfloat16_advantages() -> None:
+    """3.3 · 1 is 3.3, not the bfloat16 next to it, 3.296875."""
+    advantages = torch.tensor([-1.0], dtype=torch.bfloat16)
+    found = ppo_clip(torch.tensor([3.0]), torch.tensor([0.0]), advantages, 0.2, 0.2, dual_clip=3.3)
+    assert found.losses.item() == pytest.approx(3.3, abs=1e-6)
+    assert found.dual_clipped.tolist() == [True]
+
+
+def test_without_a_dual_clip_nothing_is_marked_by_it() -> None:
+    found = ppo_clip(f64(3.0, -3.0), f64(0.0, 0.0), f64(-1.0, 1.0), 0.2, 0.2)
+    assert found.dual_clipped.dtype == torch.bool
+    assert found.dual_clipped.tolist() == [False, False]
 
 
 def test_bfloat16_is_widened_before_anything_is_exponentiated() -> None:

@@ -19,8 +19,14 @@ from tightrope.maths.diagnostics import (
     paired_difference,
     wilson_interval,
 )
-from tightrope.maths.penalties import length_cost, missing_eos
-from tightrope.maths.schedules import linear_decay_with_warmup, scheduled
+from tightrope.maths.logprobs import PLAIN
+from tightrope.maths.penalties import length_cost, missing_eos, soft_overlong, stop_properly
+from tightrope.maths.schedules import (
+    constant_after_warmup,
+    cosine_decay_with_warmup,
+    linear_decay_with_warmup,
+    scheduled,
+)
 from tightrope.maths.statistics import Moments, combine, gain_and_bias, moments
 
 number = st.floats(-100, 100)
@@ -76,14 +82,23 @@ def test_controllers_refuse_what_is_no_number_and_bounds_that_cross() -> None:
             log_space_step(beta, kl, 6.0, 0.1, 0.2, **BOUNDS)
         with pytest.raises(ValueError, match="must be numbers"):
             ziegler_step(beta, kl, 6.0, 8, 100)
-    for low, high in ((0.0, 1.0), (2.0, 1.0)):
+    for low, high in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)):
         with pytest.raises(ValueError, match="bounds"):
             log_space_step(0.1, 1.0, 6.0, 0.1, 0.2, low, high)
 
 
+def test_controllers_take_every_positive_target_and_bounds_that_meet() -> None:
+    """A KL of half its target of 0.5: log β moves by 0.1 · (0.5 − 1), Ziegler's β by −0.2 · 1 / 1 at most."""
+    assert log_space_step(1.0, 0.25, 0.5, 0.1, 0.2, **BOUNDS) == pytest.approx(math.exp(-0.05), abs=1e-12)
+    assert log_space_step(1.0, 0.25, 0.5, 0.1, 0.2, beta_min=0.3, beta_max=0.3) == 0.3
+    assert ziegler_step(1.0, 0.25, 0.5, n=1, horizon=1.0) == pytest.approx(0.8, abs=1e-12)
+    assert ziegler_step(1.0, 0.25, 0.5, n=1, horizon=0.5) == pytest.approx(0.6, abs=1e-12)
+
+
 def test_zieglers_beta_never_loses_its_sign() -> None:
-    with pytest.raises(ValueError, match="horizon"):
-        ziegler_step(0.1, 0.0, 6.0, n=500, horizon=100)
+    for n in (500, 501):
+        with pytest.raises(ValueError, match="horizon"):
+            ziegler_step(0.1, 0.0, 6.0, n=n, horizon=100)
     assert ziegler_step(0.1, 0.0, 6.0, n=499, horizon=100) > 0
 
 
@@ -94,6 +109,7 @@ def test_learning_rate_rises_then_falls_to_zero_at_the_end() -> None:
     found = [linear_decay_with_warmup(step, total=6, warmup=2) for step in range(8)]
     assert found == pytest.approx([1 / 3, 2 / 3, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
     assert linear_decay_with_warmup(0, total=1, warmup=0) == 1.0
+    assert linear_decay_with_warmup(3, total=3, warmup=5) == 0.0  # the run ends before its warm-up does
 
 
 @given(st.integers(1, 50), st.integers(0, 60))
@@ -112,6 +128,25 @@ def test_no_step_of_a_run_has_learning_rate_zero(total, warmup) -> None:
 )
 def test_a_schedule_holds_then_moves_then_holds(shape, expected) -> None:
     assert [scheduled(step, 4.0, 2.0, shape, 1, 3) for step in range(5)] == pytest.approx(expected)
+
+
+def test_a_line_is_at_a_quarter_of_the_way_after_a_quarter_of_the_steps() -> None:
+    assert [scheduled(step, 1.0, 5.0, "linear", 2, 6) for step in (3, 5)] == [2.0, 4.0]
+
+
+def test_a_learning_rate_falls_along_half_a_cosine_after_its_warmup() -> None:
+    """p = 0, 1/4, 1/2, 3/4 of four steps after two of warm-up: (1 + cos πp) / 2."""
+    found = [cosine_decay_with_warmup(step, total=6, warmup=2) for step in range(7)]
+    high, low = (1 + math.sqrt(0.5)) / 2, (1 - math.sqrt(0.5)) / 2
+    assert found == pytest.approx([1 / 3, 2 / 3, 1.0, high, 0.5, low, 0.0], abs=1e-12)
+
+
+def test_a_learning_rate_without_decay_stays_after_its_warmup() -> None:
+    assert [constant_after_warmup(step, warmup=3) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert constant_after_warmup(0, warmup=0) == 1.0
+    for step, warmup in ((-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="step and warmup"):
+            constant_after_warmup(step, warmup)
 
 
 def test_a_cosine_leaves_and_arrives_slowly() -> None:
@@ -156,6 +191,25 @@ def test_equal_numbers_have_exactly_no_spread_and_no_numbers_have_no_std() -> No
     assert moments(f64(1.0, 3.0)).std == 1.0
 
 
+def test_an_empty_set_changes_nothing() -> None:
+    """Exactly: 0.1 · 3 / 3 would be 0.10000000000000002."""
+    seen, nothing = Moments(3, 0.1, 0.5), Moments(0, 0.0, 0.0)
+    assert combine(nothing, seen) == combine(seen, nothing) == seen
+    assert combine(nothing, nothing) == nothing
+
+
+def test_moments_far_from_zero_are_worked_out_in_float64() -> None:
+    """The mean of 10,000,000 and 10,000,001 is no float32."""
+    assert moments(torch.tensor([1e7, 1e7 + 1])) == Moments(2, 10_000_000.5, 0.5)
+
+
+def test_what_was_measured_is_not_changed_afterwards() -> None:
+    with pytest.raises(AttributeError):
+        moments(f64(1.0)).count = 2  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        PLAIN.scale = 2.0  # type: ignore[misc]
+
+
 @given(st.lists(number, min_size=2, max_size=10), number, st.floats(0.1, 5))
 @settings(deadline=None)
 def test_normalised_scores_have_the_target_mean_and_std(raw, mean, std) -> None:
@@ -190,6 +244,19 @@ def test_each_meaning_of_missing_eos() -> None:
     assert missing_eos(scores, stopped, 1.0, "subtract").tolist() == [2.0, -4.0, 0.0]
     assert missing_eos(scores, stopped, 1.0, "replace").tolist() == [2.0, -1.0, -1.0]
     assert missing_eos(scores, stopped, 1.0, "off").tolist() == [2.0, -3.0, 1.0]
+    assert missing_eos(scores, stopped, 0.0, "replace").tolist() == [2.0, 0.0, 0.0]
+    assert missing_eos(scores, stopped, 0.5, "replace").tolist() == [2.0, -0.5, -0.5]
+
+
+def test_the_soft_limit_of_length_starts_a_buffer_before_the_budget() -> None:
+    """Budget 10, buffer 4, cost 2: free up to 6, then 2 · (length − 6) / 4, 2 from 10 on."""
+    scores, lengths = f64(1.0, 1.0, 1.0, 1.0), torch.tensor([6, 7, 10, 50])
+    assert soft_overlong(scores, lengths, 2.0, budget=10, buffer=4).tolist() == [1.0, 0.5, -1.0, -1.0]
+    assert soft_overlong(scores, lengths, 2.0, budget=10, buffer=10).tolist() == pytest.approx([-0.2, -0.4, -1, -1])
+    assert soft_overlong(scores, lengths, 2.0, budget=7, buffer=1).tolist() == [1.0, -1.0, -1.0, -1.0]
+    for budget, buffer in ((10, 0), (10, -1), (10, 11)):
+        with pytest.raises(ValueError, match="0 < buffer <= budget"):
+            soft_overlong(scores, lengths, 2.0, budget, buffer)
 
 
 def test_penalties_refuse_what_they_cannot_mean() -> None:
@@ -202,6 +269,10 @@ def test_penalties_refuse_what_they_cannot_mean() -> None:
         missing_eos(scores, stopped[:1], 1.0, "subtract")
     with pytest.raises(ValueError, match="shapes must be equal"):
         length_cost(scores, torch.ones(2, 1), 0.1)
+    with pytest.raises(ValueError, match="shapes must be equal"):
+        soft_overlong(scores, torch.ones(2, 1), 0.1, 4, 2)
+    with pytest.raises(ValueError, match="shapes must be equal"):
+        stop_properly(scores, stopped[:, None], 0.5)
 
 
 # diagnostics
@@ -212,6 +283,8 @@ def test_pairs_are_right_tied_or_wrong() -> None:
     assert outcomes == (1, 1, 2)
     assert outcomes.accuracy == 0.375
     assert pair_outcomes(f64(), f64()).accuracy is None
+    with pytest.raises(ValueError, match="shapes must be equal"):
+        pair_outcomes(f64(1, 2), f64(1))
 
 
 def test_distinct_n_counts_words_of_all_texts_together() -> None:
@@ -236,17 +309,18 @@ def test_wilson_interval_by_hand_and_at_its_ends() -> None:
         (p, (middle - reach) / (1 + z * z / n), (middle + reach) / (1 + z * z / n)), abs=1e-12
     )
     assert wilson_interval(0, 5)[:2] == (0.0, 0.0)
-    assert wilson_interval(5, 5)[0::2] == (1.0, 1.0)
+    assert all(wilson_interval(n, n)[0::2] == (1.0, 1.0) and wilson_interval(0, n).low == 0.0 for n in range(1, 100))
     assert 0 < wilson_interval(0, 5).high < 1
     narrow, wide = wilson_interval(5, 10, 0.5), wilson_interval(5, 10, 0.99)
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
 @pytest.mark.parametrize(
-    ("successes", "n", "confidence"), [(0, 0, 0.9), (-1, 2, 0.9), (3, 2, 0.9), (1, 2, 1.0), (1, 2, 0)]
+    ("successes", "n", "confidence"),
+    [(0, 0, 0.9), (-1, 2, 0.9), (3, 2, 0.9), (1, 2, 1.0), (1, 2, 0), (1, 2, -0.5), (1, 2, 1.5)],
 )
 def test_intervals_refuse_impossible_counts(successes, n, confidence) -> None:
-    with pytest.raises(ValueError, match=r"need n|confidence"):
+    with pytest.raises(ValueError, match=r"need n|confidence must"):
         wilson_interval(successes, n, confidence)
 
 
@@ -256,9 +330,10 @@ def test_paired_difference_by_hand() -> None:
     assert (high - 2.0) == pytest.approx(1.959963984540054 / math.sqrt(3))
     assert (2.0 - low) == pytest.approx(high - 2.0)
     assert paired_difference([1.0], [3.0]) == (2.0, -math.inf, math.inf)
+    assert paired_difference([0.1], [0.3]).estimate == pytest.approx(0.2, abs=1e-15)  # float32 would keep 8 digits
 
 
-@pytest.mark.parametrize(("before", "after"), [([], []), ([1.0], [1.0, 2.0])])
+@pytest.mark.parametrize(("before", "after"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])])
 def test_paired_difference_needs_pairs(before, after) -> None:
     with pytest.raises(ValueError, match="as many"):
         paired_difference(before, after)

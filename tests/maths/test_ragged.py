@@ -80,21 +80,34 @@ def test_nothing_at_all_is_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    "offsets", [torch.tensor([0, 2]), torch.tensor([1, 3]), torch.empty(0).long(), torch.tensor([[0, 3]])]
+    "offsets",
+    [
+        torch.tensor([0, 2]),
+        torch.tensor([0, 4]),
+        torch.tensor([1, 3]),
+        torch.tensor([-1, 3]),
+        torch.empty(0).long(),
+        torch.tensor([[0, 3]]),
+        torch.tensor(0),
+    ],
 )
 def test_offsets_that_do_not_partition_are_refused(offsets) -> None:
     with pytest.raises(ValueError, match="do not partition"):
         segment_sum(torch.ones(3), offsets)
-
-
-def test_a_column_of_numbers_is_not_ragged() -> None:
     with pytest.raises(ValueError, match="do not partition"):
-        segment_sum(torch.ones(3, 1), torch.tensor([0, 3]))
+        discounted_to_go(torch.ones(3), offsets, 0.5)
+
+
+def test_a_column_and_a_single_number_are_not_ragged() -> None:
+    for x in (torch.ones(3, 1), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match="do not partition"):
+            segment_sum(x, torch.tensor([0, 3]))
 
 
 def test_what_would_broadcast_is_refused_with_its_names() -> None:
     with pytest.raises(ValueError, match=r"a \[2, 1\], b \[2\]"):
         require_same_shape({"a": torch.ones(2, 1), "b": torch.ones(2)})
+    require_same_shape({})
 
 
 @pytest.mark.parametrize(

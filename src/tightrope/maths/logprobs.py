@@ -187,16 +187,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 grad_bias += grad.sum(0)
             grad = grad.to(weight.dtype)
             if grad_hidden is not None:
-                grad_hidden[part] = (grad @ weight).to(hidden.dtype)
+                grad_hidden[part] = grad @ weight
             if grad_weight is not None:
                 grad_weight += grad.T @ hidden[part].to(weight.dtype)
-        return (
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 3,
-        )
+        return grad_hidden, grad_weight, grad_bias, *(None,) * 3  # torch gives each the type of its tensor
 
 
 def _parts(rows: int, chunk_size: int) -> list[slice]:
-    return [slice(start, min(start + chunk_size, rows)) for start in range(0, rows, chunk_size)]
+    return [slice(start, start + chunk_size) for start in range(0, rows, chunk_size)]

@@ -125,7 +125,7 @@ def _clipped_surrogate(
     if dual_clip is not None:
         if dual_clip <= 1.0:
             raise ValueError(f"dual_clip must be over 1, found {dual_clip}")
-        dual_clipped = (advantages < 0) & (losses.detach() > -dual_clip * advantages)
+        dual_clipped = (advantages < 0) & (losses > -dual_clip * advantages)
         losses = torch.where(dual_clipped, -dual_clip * advantages, losses)
     return PolicyLoss(
         losses=losses,

@@ -60,8 +60,8 @@ def discounted_to_go(
     """
     require_offsets(x, offsets)
     offsets = offsets.to(x.device)
-    lengths, order = offsets.diff().sort(descending=True, stable=True)
-    starts = offsets[:-1][order]
+    lengths, order = offsets.diff().sort(descending=True)
+    starts = offsets[order]
     factor = torch.as_tensor(discount, dtype=torch.float64, device=x.device).expand(len(lengths))[order]
     reaching = [(lengths > position).sum() for position in range(int(lengths.max()) if len(lengths) else 0)]
     source = x.detach().double()
@@ -87,7 +87,7 @@ def widen(x: Tensor) -> Tensor:
 
 def require_same_shape(tensors: Mapping[str, Tensor]) -> None:
     """Refuse what would broadcast: [n, 1] against [n] silently becomes [n, n]. Raises ValueError naming the shapes."""
-    if len({tuple(tensor.shape) for tensor in tensors.values()}) > 1:
+    if len({tensor.shape for tensor in tensors.values()}) > 1:
         shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
         raise ValueError(f"shapes must be equal: {shapes}")
 

@@ -58,8 +58,6 @@ def combine(a: Moments, b: Moments) -> Moments:
     """
     if a.count == 0:
         return b
-    if b.count == 0:
-        return a
     count, shift = a.count + b.count, b.mean - a.mean
     return Moments(
         count=count,
