@@ -1,114 +1,118 @@
 """Does a test notice every slip of the pen in tightrope.maths? Mutation testing with Cosmic Ray.
 
-    make mutants                                  all mutants, one core
+    make mutants                                  all mutants, one core; writes result.json
     python -m benchmarks.mutation [MODULE ...]    those of some modules, like ``kl`` or ``ragged``
         --again    only what survived in the last run, after tests were added
         --count    how many there are, without running a test
 
-It works on a copy under build/mutation, one for each choice of modules. Exit code 1 when a mutant survives that
-``equivalents.toml`` does not list, or when a listed one is killed or no longer made. The last line is one JSON object.
+It works on a copy under build/mutation, one for each choice of modules. A run that was stopped goes on where it was,
+unless the equations, the tests or this tool changed. Exit code 1 when a mutant survives that ``equivalents.toml`` does
+not list, or when a listed one is killed or no longer made. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks.mutation.mutants import Mutant, mutants_of
-from benchmarks.mutation.report import Outcome, read_outcomes, report
+from benchmarks.mutation.report import Outcome, report
+from benchmarks.mutation.result import MATHS, ROOT, digest, sources_digest, tests_digest
+from benchmarks.mutation.warm import WarmTests, warm_tests
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-MODULES = sorted(word for word in sys.argv[1:] if not word.startswith("--"))
-COPY = ROOT / "build" / "mutation" / ("-".join(MODULES) or "all")
-OUTCOMES = COPY / "outcomes.jsonl"
-TESTS_PYTHON = Path(os.environ.get("TESTS_PYTHON", ROOT / ".venv" / "bin" / "python"))
-Ask = Callable[[Mapping[str, object]], tuple[bool, str]]
+MIXED = "tests were added during the run"
 
 
 def main() -> int:
-    begun = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="*", help="all, if none is named")
+    parser.add_argument("--again", action="store_true", help="only what survived in the last run")
+    parser.add_argument("--count", action="store_true", help="how many there are, without running a test")
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    earlier = read_outcomes(OUTCOMES) if "--again" in sys.argv else []
-    wanted = {outcome.mutant for outcome in earlier if not outcome.killed}
-    kept = [outcome for outcome in earlier if outcome.killed]
-    copy_repository()
+    modules = sorted(options.modules) or sorted(path.stem for path in (ROOT / MATHS).glob("*.py"))
+    if options.count:
+        return count(modules)
+    copy = ROOT / "build" / "mutation" / ("-".join(options.modules) or "all")
+    copy_repository(copy)
     left_out: Counter[str] = Counter()
-    sources = sorted((COPY / "src/tightrope/maths").glob("*.py"))
-    paths = [path for path in sources if not MODULES or path.stem in MODULES]
-    if "--count" in sys.argv:
-        made = Counter(name for path in paths for _, name, _, _ in mutants_of(path, left_out))
-        print(json.dumps({"mutants": made.total(), "operators": made, "left_out": left_out}, indent=1))
-        return 0
-    with OUTCOMES.open("w", encoding="utf-8") as file, warm_tests() as ask:
-        for outcome in kept:
-            print(outcome.to_json(), file=file)
-        for path in paths:
-            for outcome in tested(path, wanted if earlier else None, left_out, ask):
-                print(outcome.to_json(), file=file, flush=True)
-    return report(read_outcomes(OUTCOMES), left_out, HERE / "equivalents.toml", not MODULES, time.monotonic() - begun)
+    with warm_tests(copy) as tests:
+        outcomes = list(tested(modules, copy, options.again, left_out, tests))
+        versions = tests.versions | {"cosmic-ray": version("cosmic-ray")}
+    result = report(outcomes, left_out, versions, whole=not options.modules)
+    if not options.modules and not options.again:
+        result.write()
+    return 1 if result.survived or result.stale or not result.mutants else 0
 
 
-def copy_repository() -> None:
-    COPY.mkdir(parents=True, exist_ok=True)
+def count(modules: Sequence[str]) -> int:
+    left_out: Counter[str] = Counter()
+    paths = [ROOT / MATHS / f"{module}.py" for module in modules]
+    made = Counter(name for path in paths for _, name, _, _ in mutants_of(path, left_out))
+    print(json.dumps({"mutants": made.total(), "operators": made, "left_out": left_out}, indent=1))
+    return 0
+
+
+def copy_repository(copy: Path) -> None:
+    copy.mkdir(parents=True, exist_ok=True)
     for name in ("src", "tests"):
-        shutil.rmtree(COPY / name, ignore_errors=True)
-        shutil.copytree(ROOT / name, COPY / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(ROOT / "pyproject.toml", COPY)
+        shutil.rmtree(copy / name, ignore_errors=True)
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
 
 
-def tested(path: Path, wanted: set[Mutant] | None, left_out: Counter[str], ask: Ask) -> Iterator[Outcome]:
-    begun, count, alive = time.monotonic(), 0, 0
+def tested(
+    modules: Sequence[str], copy: Path, again: bool, left_out: Counter[str], tests: WarmTests
+) -> Iterator[Outcome]:
+    """Each mutant with its fate, written down as it goes, below a line that says of which state it speaks."""
+    file = copy / "outcomes.jsonl"
+    state = f"{sources_digest()} {tests_digest()} {digest(ROOT, Path(__file__).parent.glob('*.py'))}"
+    known = earlier(file, state, again)
+    lines = [MIXED if again else state, *(outcome.to_json() for same in known.values() for outcome in same)]
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with file.open("a", encoding="utf-8") as stream:
+        for module in modules:
+            begun = time.monotonic()
+            made = list(tested_module(copy / MATHS / f"{module}.py", known, left_out, tests, stream))
+            alive, seconds = sum(not outcome.killed for outcome in made), time.monotonic() - begun
+            print(f"{module}: {len(made)} mutants, {alive} survived, {seconds:.0f} s", file=sys.stderr, flush=True)
+            yield from made
+
+
+def earlier(file: Path, state: str, again: bool) -> dict[Mutant, list[Outcome]]:
+    """What need not be asked any more."""
+    first, *lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else [""]
+    known: dict[Mutant, list[Outcome]] = defaultdict(list)
+    for outcome in map(Outcome.from_json, lines if again or first == state else ()):
+        if outcome.killed or not again:
+            known[outcome.mutant].append(outcome)
+    return known
+
+
+def tested_module(
+    path: Path, known: Mapping[Mutant, list[Outcome]], left_out: Counter[str], tests: WarmTests, stream: TextIO
+) -> Iterator[Outcome]:
+    """New outcomes are written to the stream, too."""
     for mutant, operator, text, line in mutants_of(path, left_out):
-        if wanted is None or mutant in wanted:
-            killed, by = ask({"path": str(path), "text": text, "line": line})
-            if by.startswith("the change could not be made"):
-                raise SystemExit(f"{mutant}\n{by}")
-            count, alive = count + 1, alive + (not killed)
-            yield Outcome(mutant, operator, killed, by)
-    seconds = time.monotonic() - begun
-    print(f"{path.stem}: {count} mutants, {alive} survived, {seconds:.0f} s", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def warm_tests() -> Iterator[Ask]:
-    """Starts ``warm_tests.py``; gives a function that runs the tests on what lies in the copy: (killed, by which)."""
-    address = f"/tmp/tightrope-mutants-{os.getpid()}"
-    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
-    environment = os.environ | quiet | {"PYTHONPATH": str(COPY / "src"), "PYTHONDONTWRITEBYTECODE": ""}
-    command = [str(TESTS_PYTHON), str(HERE / "warm_tests.py"), address]
-    with subprocess.Popen(command, cwd=COPY, env=environment, stdout=subprocess.PIPE, text=True) as warm:
-        try:
-            assert warm.stdout is not None
-            for said in warm.stdout:
-                if said.strip() == "ready":
-                    break
-                print(said, end="", file=sys.stderr)
-            else:
-                raise SystemExit("the tests do not run")
-
-            def ask(mutant: Mapping[str, object]) -> tuple[bool, str]:
-                with socket.socket(socket.AF_UNIX) as connection:
-                    connection.connect(address)
-                    with connection.makefile("rw", encoding="utf-8") as stream:
-                        print(json.dumps(mutant), file=stream, flush=True)
-                        killed, by = json.loads(stream.read())
-                return killed, by
-
-            yield ask
-        finally:
-            warm.terminate()
-            Path(address).unlink(missing_ok=True)
+        if known.get(mutant):
+            yield known[mutant].pop(0)
+            continue
+        begun = time.monotonic()
+        killed, by = tests.ask(path, text, line)
+        if by.startswith("the change could not be made"):
+            raise SystemExit(f"{mutant}\n{by}")
+        outcome = Outcome(mutant, operator, killed, by, round(time.monotonic() - begun, 3))
+        print(outcome.to_json(), file=stream, flush=True)
+        yield outcome
 
 
 if __name__ == "__main__":

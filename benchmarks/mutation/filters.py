@@ -15,7 +15,7 @@ Position = tuple[int, int]
 
 ANNOTATION = "annotation: not evaluated at run time, held by pyright and tests/maths/test_axes.py"
 WORDS = "words of an error message or a docstring"
-IMPORT = "import for the type checker"
+IMPORT = "import"
 INVALID = "not valid Python"
 SAME = "same program as the original"
 TWIN = "same program as another mutant"
@@ -24,8 +24,11 @@ NAMED_CHECKS = ("require_same_shape", "require_per_sequence")
 """Their strings are the names in the error they raise."""
 
 
-def is_for_type_checker(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+def is_import(node: ast.stmt) -> bool:
+    """Or any other import: a name that is missing fails everywhere."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Source:
                 yield self._span(node.exc, WORDS)
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 yield self._span(node, WORDS)
-            elif isinstance(node, ast.Import | ast.ImportFrom) or is_for_type_checker(node):
+            elif isinstance(node, ast.stmt) and is_import(node):
                 yield self._span(node, IMPORT)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id in NAMED_CHECKS:

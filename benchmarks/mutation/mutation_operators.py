@@ -143,8 +143,10 @@ def swap_name(node: NodeOrLeaf) -> Iterator[str]:
 
 def constant_condition(node: NodeOrLeaf) -> Iterator[str]:
     """A branch that is always taken, or never."""
-    before = node.get_previous_sibling() if node.parent is not None else None
-    if before is not None and node.parent.type in ("if_stmt", "test", "comp_if") and text(before) in ("if", "elif"):
+    if node.parent is None or node.parent.type not in ("if_stmt", "test", "comp_if"):
+        return
+    before = node.get_previous_sibling()
+    if before is not None and text(before) in ("if", "elif"):
         yield "True"
         yield "False"
 

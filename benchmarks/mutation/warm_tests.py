@@ -1,6 +1,6 @@
 """Runs the tests on one mutant after another, each in a child of a process that has imported and collected everything.
 
-    python benchmarks/mutation/warm_tests.py SOCKET    in the copy of the repository
+    python -m benchmarks.mutation.warm_tests SOCKET    in the copy of the repository
 
 It is a pytest session whose loop waits for mutants instead of running the tests. For each it forks; the child gives
 the changed functions and constants their new code where they stand, so nothing is imported again, and runs the tests
@@ -16,31 +16,32 @@ from __future__ import annotations
 import ast
 import gc
 import importlib
-import inspect
 import json
 import os
+import platform
 import resource
 import signal
 import socket
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FrameType, ModuleType
 
 import hypothesis
 import pytest
+import torch
+
+from benchmarks.mutation.code_in_place import change_in_place, skeleton
 
 MATHS = Path("src/tightrope/maths").absolute()
-CPU_SECONDS = 60
+CPU_SECONDS = 20
 """A mutant that loops for ever is killed then."""
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutation", "--tb=line")
 OURS = ("tightrope", "tests")
 
 BROKEN = "the change could not be made"
-Names = Mapping[str, Any]
 Place = tuple[str, int]
 """A function: the file it stands in and its first line."""
 
@@ -81,7 +82,7 @@ class Server:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(self._address)
             server.listen()
-            print("ready", flush=True)
+            print("ready", json.dumps(versions()), flush=True)
             while True:
                 connection, _ = server.accept()
                 with connection, connection.makefile("rw", encoding="utf-8") as stream:
@@ -143,6 +144,10 @@ class Server:
         return self._failures.first, reached
 
 
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "hypothesis": hypothesis.__version__}
+
+
 def in_child(
     work: Callable[[], tuple[str | None, dict | None]], cpu_seconds: int = CPU_SECONDS
 ) -> tuple[str | None, dict]:
@@ -165,66 +170,6 @@ def in_child(
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     failed, found = json.loads(said) if status == 0 else (f"exit status {status}", None)
     return failed, found or {}
-
-
-def skeleton(text: str) -> str:
-    """The module without the bodies and defaults of its functions and without the values of its constants."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module):
-            node.body = [ast.Pass() if is_constant(statement) else statement for statement in node.body]
-        if isinstance(node, ast.FunctionDef):
-            node.body = []
-            node.args.defaults, node.args.kw_defaults = [], []
-    return ast.dump(tree)
-
-
-def is_constant(node: ast.stmt) -> bool:
-    """A number with a name: ``LIMIT = 20.0``."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-        return False
-    return not any(isinstance(part, ast.Call | ast.Name) for part in ast.walk(node.value))
-
-
-def change_in_place(module: Names, fresh: Names, original: ast.Module, changed: ast.Module) -> None:
-    """Gives the functions and constants of ``module`` the code, defaults and values they have in ``fresh``."""
-    for old, new in zip(original.body, changed.body, strict=True):
-        if isinstance(old, ast.Assign) and is_constant(old) and isinstance(old.targets[0], ast.Name):
-            change_constant(old.targets[0].id, module, fresh)
-        elif isinstance(old, ast.FunctionDef) and isinstance(new, ast.FunctionDef):
-            change(module[old.name], fresh[old.name], old, new)
-        elif isinstance(old, ast.ClassDef) and isinstance(new, ast.ClassDef):
-            holder, fresh_holder = vars(module[old.name]), vars(fresh[old.name])
-            for old_method, new_method in zip(old.body, new.body, strict=True):
-                if isinstance(old_method, ast.FunctionDef) and isinstance(new_method, ast.FunctionDef):
-                    change(holder[old_method.name], fresh_holder[old_method.name], old_method, new_method)
-
-
-def change_constant(name: str, old: Names, new: Names) -> None:
-    """Also where it was imported by its name."""
-    before = old[name]
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and vars(module).get(name) is before:
-            vars(module)[name] = new[name]
-
-
-def change(old: object, new: object, old_node: ast.FunctionDef, new_node: ast.FunctionDef) -> None:
-    if ast.dump(old_node) != ast.dump(new_node):
-        function, changed = plain(old), plain(new)
-        function.__code__ = changed.__code__
-        if ast.dump(old_node.args) != ast.dump(new_node.args):
-            function.__defaults__, function.__kwdefaults__ = changed.__defaults__, changed.__kwdefaults__
-
-
-def plain(holder: object) -> FunctionType:
-    """The function inside of a property, a static method or a decorator."""
-    if isinstance(holder, property):
-        holder = holder.fget
-    elif isinstance(holder, staticmethod):
-        holder = holder.__func__
-    function = inspect.unwrap(holder)  # type: ignore[arg-type]
-    assert isinstance(function, FunctionType)
-    return function
 
 
 def afresh(path: Path, original: str, text: str) -> str | None:

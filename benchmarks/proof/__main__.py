@@ -23,9 +23,10 @@ import torch
 from benchmarks.proof.claims import Chapter, ChapterOf, Work, claim_table, table_of
 from benchmarks.proof.known_answer import kl_placements, shares_of_the_optimum
 from benchmarks.proof.learning import learned
+from benchmarks.proof.mutation_score import mutation_score
 from benchmarks.proof.seeded_faults import seeded_faults
 
-CHAPTERS: tuple[ChapterOf, ...] = (shares_of_the_optimum, kl_placements, seeded_faults, learned)
+CHAPTERS: tuple[ChapterOf, ...] = (shares_of_the_optimum, kl_placements, seeded_faults, mutation_score, learned)
 BEGIN, END = "<!-- written by make proof: begin -->", "<!-- written by make proof: end -->"
 
 

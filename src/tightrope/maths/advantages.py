@@ -44,7 +44,7 @@ def token_rewards(
     require_offsets(kl, action_offsets)
     require_per_sequence("scores", scores, action_offsets)
     offsets = action_offsets.to(kl.device)
-    clipped = scores.double() if score_clip is None else scores.double().clamp(-score_clip, score_clip)
+    clipped = scores if score_clip is None else scores.double().clamp(-score_clip, score_clip)
     rewards = -beta * kl.double()
     rewards[segment_last_index(offsets)] += clipped[offsets.diff() > 0]
     return rewards.to(result_dtype(kl))
@@ -80,7 +80,7 @@ def gae(
     if bootstrap is not None:
         require_per_sequence("bootstrap", bootstrap, offsets)
         next_values[ends] = bootstrap.double()[offsets.diff() > 0]
-    deltas = rewards.double() + gamma * next_values - v
+    deltas = rewards + gamma * next_values - v
     advantages = discounted_to_go(deltas, offsets, lam * gamma)
     dtype = result_dtype(values)
     return advantages.to(dtype), (advantages + v).to(dtype)
