@@ -86,7 +86,7 @@ class Source:
     def changed_lines(self, mutated: str) -> tuple[str, str]:
         """The lines that went and that came, each side on one line, without indentation."""
         diff = list(difflib.unified_diff(self._lines, mutated.splitlines(), lineterm="", n=0))[2:]
-        went, came = (" ".join(line[1:].strip() for line in diff if line[0] == sign) for sign in "-+")
+        went, came = (" ".join(" ".join(line[1:] for line in diff if line[0] == sign).split()) for sign in "-+")
         return went, came
 
     def _left_out(self) -> Iterator[Span]:

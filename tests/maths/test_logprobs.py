@@ -117,6 +117,7 @@ def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: i
     ("rows", "chunk_size", "keep_bytes", "expected"),
     [
         (100, None, 100 * 8 * 4, [100]),  # one chunk of what may be kept: computed once
+        (50, 99, 100 * 8 * 4, [50]),  # less than a chunk, and less than what may be kept
         (101, None, 100 * 8 * 4, [100, 1, 100, 1]),
         (101, 200, 100 * 8 * 4, [101, 101]),  # one chunk, but over what may be kept
         (100, 99, 200 * 8 * 4, [99, 1, 99, 1]),  # little, but two chunks
@@ -126,6 +127,39 @@ def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: i
 )
 def test_a_chunk_is_what_may_be_kept_and_only_that_is_kept(monkeypatch, rows, chunk_size, keep_bytes, expected) -> None:
     assert rows_at_a_time(monkeypatch, rows, chunk_size, keep_bytes) == expected
+
+
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    hidden, weight, bias, tokens = problem()
+    logprobs, _ = chunked_logprobs(hidden.requires_grad_(), weight, bias, tokens, 1.0)
+    (slope,) = torch.autograd.grad(logprobs.square().sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_no_logits_are_kept_when_there_is_more_than_one_chunk() -> None:
+    """Nor the slope of their softcap: of 7 rows in chunks of 2, only two numbers a row beside what was given."""
+    hidden, weight, bias, tokens = problem()
+    hidden.requires_grad_()
+    for chunk_size, with_entropy, kept in ((2, False, []), (2, True, [ROWS]), (ROWS, False, [ROWS * VOCAB] * 2)):
+        rule = LogitRule(1.0, 2.0)
+        logprobs, _ = chunked_logprobs(
+            hidden, weight, bias, tokens, 1.0, rule=rule, chunk_size=chunk_size, with_entropy=with_entropy
+        )
+        given = {x.data_ptr() for x in (hidden, weight, bias, tokens)}
+        saved = [x for x in logprobs.grad_fn.saved_tensors if x is not None and x.data_ptr() not in given]
+        assert [x.numel() for x in saved if x.numel()] == kept
+
+
+def test_only_gradients_of_what_trains_are_worked_out() -> None:
+    """torch would throw the others away, after a product as large as that of the forward pass."""
+    hidden, weight, bias, tokens = problem()
+    given = [hidden, weight, bias]
+    for i in range(3):
+        leaves = [x.clone().requires_grad_(i == j) for j, x in enumerate(given)]
+        logprobs, entropy = chunked_logprobs(*leaves, tokens, 1.0)
+        found = logprobs.grad_fn.apply(torch.ones_like(logprobs), torch.ones_like(entropy))
+        assert [x is not None for x in found[:3]] == [i == j for j in range(3)]
 
 
 def test_32_mib_of_logits_are_kept() -> None:
@@ -187,6 +221,12 @@ def test_options_are_given_by_their_names() -> None:
     hidden, weight, bias, tokens = problem()
     with pytest.raises(TypeError):
         chunked_logprobs(hidden, weight, bias, tokens, 1.0, LogitRule())  # type: ignore[misc]
+
+
+def test_only_a_scale_of_one_is_skipped() -> None:
+    for scale in (0.0, 0.5, 1.0, 2.0):
+        found = output_logits(torch.ones(1, 1), torch.tensor([[8.0], [-1.0]]), None, LogitRule(scale))
+        assert found.tolist() == [[8.0 * scale, -scale]]
 
 
 def test_nearly_one_is_not_one() -> None:

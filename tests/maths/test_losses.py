@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tensors import f64
-from tightrope.maths.policy_losses import ppo_clip, sequence_clip
+from tightrope.maths.policy_losses import aggregation_weights, ppo_clip, sequence_clip
 from tightrope.maths.preference_losses import bradley_terry, centering, dpo
 from tightrope.maths.ragged import segment_sum
 from tightrope.maths.value_losses import clipped_value_loss, explained_variance
@@ -93,12 +93,42 @@ def test_each_action_of_a_response_gets_the_sequence_gradient() -> None:
     assert gradient.tolist() == pytest.approx([-2 * math.exp(0.1)] * 2 + [math.exp(-0.1)])
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 0.2), (1.0, 0.2), (-0.1, 0.2), (0.2, 0.0), (math.nan, 0.2)])
+CLIPS_WITHOUT_MEANING = [(0.0, 0.2), (1.0, 0.2), (1.5, 0.2), (-0.1, 0.2), (0.2, 0.0), (0.2, -0.5), (math.nan, 0.2)]
+
+
+@pytest.mark.parametrize(("low", "high"), CLIPS_WITHOUT_MEANING)
 def test_clip_ranges_that_mean_nothing_are_refused(low, high) -> None:
     with pytest.raises(ValueError, match="clip range"):
         ppo_clip(f64(0), f64(0), f64(1), low, high)
     with pytest.raises(ValueError, match="clip range"):
         sequence_clip(f64(0), f64(0), f64(1), torch.tensor([0, 1]), low, high)
+
+
+@pytest.mark.parametrize("dual_clip", [1.0, 0.5, -1.0])
+def test_a_dual_clip_is_over_one(dual_clip) -> None:
+    with pytest.raises(ValueError, match="dual_clip"):
+        ppo_clip(f64(0), f64(0), f64(1), 0.2, 0.2, dual_clip)
+
+
+def test_an_advantage_of_zero_is_never_clipped() -> None:
+    """Its gradient is 0 inside of the range too: the clip takes nothing away."""
+    found = ppo_clip(f64(0.5, 1.0, 2.0).log(), f64(0, 0, 0), f64(0, 0, 0), 0.2, 0.2, 3.0)
+    assert not (found.clipped_low | found.clipped_high | found.dual_clipped).any()
+
+
+def test_each_aggregation_weighs_actions_and_counts_what_it_says() -> None:
+    """Responses of 2, 0 and 1 actions; 8 tokens at most. The empty one is not counted."""
+    offsets = torch.tensor([0, 2, 2, 3])
+    for aggregation, weights, count in (
+        ("token_mean", [1.0, 1.0, 1.0], 3),
+        ("sequence_mean_token_mean", [0.5, 0.5, 1.0], 2),
+        ("sequence_mean_token_sum", [1.0, 1.0, 1.0], 2),
+        ("token_sum_const", [0.125, 0.125, 0.125], 2),
+    ):
+        found, number = aggregation_weights(offsets, aggregation, 8)
+        assert (found.tolist(), number) == (weights, count)
+    with pytest.raises(ValueError, match="unknown aggregation"):
+        aggregation_weights(offsets, "median", 8)
 
 
 # value, old value, return, clip -> loss, d loss / d value, clipped

@@ -254,6 +254,8 @@ def test_the_soft_limit_of_length_starts_a_buffer_before_the_budget() -> None:
     assert soft_overlong(scores, lengths, 2.0, budget=10, buffer=4).tolist() == [1.0, 0.5, -1.0, -1.0]
     assert soft_overlong(scores, lengths, 2.0, budget=10, buffer=10).tolist() == pytest.approx([-0.2, -0.4, -1, -1])
     assert soft_overlong(scores, lengths, 2.0, budget=7, buffer=1).tolist() == [1.0, -1.0, -1.0, -1.0]
+    third = soft_overlong(f64(0.0), torch.tensor([8]), 1.0, budget=10, buffer=3)
+    assert third.item() == pytest.approx(-1 / 3, abs=1e-15)  # a share in float32 would have 8 digits
     for budget, buffer in ((10, 0), (10, -1), (10, 11)):
         with pytest.raises(ValueError, match="0 < buffer <= budget"):
             soft_overlong(scores, lengths, 2.0, budget, buffer)

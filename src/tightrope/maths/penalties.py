@@ -22,7 +22,7 @@ def length_cost(
     [1.5]
     """
     require_same_shape({"scores": scores, "lengths": lengths})
-    return (scores.double() - cost * lengths.double()).to(result_dtype(scores))
+    return (scores - cost * lengths.double()).to(result_dtype(scores))
 
 
 def over_budget(
@@ -50,7 +50,7 @@ def soft_overlong(
         raise ValueError(f"need 0 < buffer <= budget, found {buffer} and {budget}")
     share = ((lengths.double() - (budget - buffer)) / buffer).clamp(0.0, 1.0)
     require_same_shape({"scores": scores, "lengths": lengths})
-    return (scores.double() - cost * share).to(result_dtype(scores))
+    return (scores - cost * share).to(result_dtype(scores))
 
 
 def stop_properly(
@@ -62,7 +62,7 @@ def stop_properly(
     [1.0, 1.0]
     """
     require_same_shape({"scores": scores, "stopped": stopped})
-    return torch.where(stopped, widen(scores), factor * widen(scores))
+    return torch.where(stopped, scores, factor * widen(scores))
 
 
 def missing_eos(

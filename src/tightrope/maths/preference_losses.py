@@ -43,7 +43,7 @@ def bradley_terry(
     tensors = {"chosen": chosen, "rejected": rejected}
     require_same_shape(tensors if margin is None else tensors | {"margin": margin})
     difference = widen(chosen) - widen(rejected)
-    return _preference_loss(difference if margin is None else difference - widen(margin), label_smoothing)
+    return _preference_loss(difference if margin is None else difference - margin, label_smoothing)
 
 
 def centering(chosen: Float[Tensor, " pairs"], rejected: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
