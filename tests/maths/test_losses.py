@@ -147,17 +147,31 @@ def test_each_branch_of_the_value_clip(value, old, target, clip, loss, gradient,
     found = clipped_value_loss(values, f64(old), f64(target), clip)
     assert found.losses.item() == pytest.approx(loss, abs=1e-12)
     assert slope(found.losses, values) == pytest.approx(gradient, abs=1e-12)
-    assert found.clipped.item() == clipped
+    assert found.clipped.item() is clipped
+
+
+def test_the_range_around_an_old_value_is_worked_out_in_float32() -> None:
+    """5 − 0.2 = 4.8; the bfloat16 next to it is 4.8125. The loss is (4.8 − 4)² / 2."""
+    five, four = torch.tensor([5.0], dtype=torch.bfloat16), torch.tensor([4.0], dtype=torch.bfloat16)
+    assert clipped_value_loss(four, five, four, 0.2).losses.item() == pytest.approx(0.32, abs=1e-6)
+
+
+def test_explained_variance_of_float32_is_worked_out_in_float64() -> None:
+    values, returns = torch.tensor([0.1, 0.1, 0.7]), torch.tensor([0.2, 0.3, 0.9])
+    exact = explained_variance(values.double(), returns.double())
+    assert explained_variance(values, returns) == pytest.approx(exact, abs=1e-14)
 
 
 def test_a_value_clip_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="value clip"):
-        clipped_value_loss(f64(1), f64(1), f64(1), 0.0)
+    for clip in (0.0, -0.1):
+        with pytest.raises(ValueError, match="value clip"):
+            clipped_value_loss(f64(1), f64(1), f64(1), clip)
 
 
 def test_explained_variance_exists_only_where_returns_vary() -> None:
     assert explained_variance(f64(1.0, 2.0), f64(3.0, 3.0)) == {}
-    assert explained_variance(f64(), f64()) == {}
+    assert explained_variance(f64(), f64()) == explained_variance(f64(1.0), f64(2.0)) == {}
+    assert explained_variance(f64(3.0, 1.0), f64(3.0, 1.0)) == explained_variance(f64(1.0, 3.0), f64(1.0, 3.0)) != {}
     exact = explained_variance(f64(1.0, 4.0), f64(1.0, 4.0))
     assert exact == {"explained_variance": 1.0, "explained_variance_mse": 1.0}
     assert explained_variance(f64(0.0, 0.0), f64(-1.0, 1.0)) == {

@@ -187,6 +187,7 @@ def test_moments_of_parts_combine_to_the_moments_of_the_whole(parts) -> None:
 
 def test_equal_numbers_have_exactly_no_spread_and_no_numbers_have_no_std() -> None:
     assert moments(f64(0.1, 0.1, 0.1)) == Moments(3, 0.1, 0.0)
+    assert moments(f64()) == Moments(0, 0.0, 0.0)
     assert moments(f64()).std is None
     assert moments(f64(1.0, 3.0)).std == 1.0
 
@@ -234,6 +235,8 @@ def test_scores_that_cannot_be_normalised_are_refused(raw) -> None:
 def test_a_target_std_is_positive() -> None:
     with pytest.raises(ValueError, match="target_std"):
         gain_and_bias(f64(1.0, 2.0), 0.0, 0.0)
+    with pytest.raises(ValueError, match="target_std"):
+        gain_and_bias(f64(1.0, 2.0), 0.0, -1.0)
 
 
 # penalties

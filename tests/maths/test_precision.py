@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,8 @@ from tightrope.maths.advantages import gae, rloo_advantages, token_rewards, whit
 from tightrope.maths.kl import ratio_k3
 from tightrope.maths.penalties import length_cost, missing_eos, over_budget, soft_overlong, stop_properly
 from tightrope.maths.ragged import discounted_to_go, segment_sum
+from tightrope.maths.statistics import moments
+from tightrope.maths.value_losses import explained_variance
 
 OFFSETS, LENGTHS, STOPPED = torch.tensor([0, 1, 3]), torch.tensor([4, 9]), torch.tensor([True, False])
 GROUP = torch.tensor([0, 0, 1])
@@ -57,6 +60,19 @@ def test_the_input_is_left_alone(name) -> None:
     given = NUMBERS.clone()
     CALLS[name](given).add_(1.0)
     assert torch.equal(given, NUMBERS)
+
+
+def test_numbers_about_what_trains_are_read_without_a_warning() -> None:
+    """torch warns when a tensor with a gradient becomes a number: the first time, and here each time."""
+    x = NUMBERS.clone().requires_grad_()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert moments(x).count == 3
+            assert explained_variance(x, NUMBERS)["explained_variance"] == 1.0
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_token_rewards_are_added_up_in_float64() -> None:

@@ -44,7 +44,7 @@ def clipped_value_loss(
         raise ValueError(f"value clip must be positive, found {clip}; leave it out for no clip")
     near = values.clamp(old_values - clip, old_values + clip)  # V itself, to the last bit, inside the range
     pessimistic = (near - returns).square()
-    return ValueLoss(torch.maximum(unclipped, pessimistic) / 2, (pessimistic > unclipped).detach())
+    return ValueLoss(torch.maximum(unclipped, pessimistic) / 2, pessimistic > unclipped)
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def explained_variance(values: Float[Tensor, " actions"], returns: Float[Tensor,
     if len(returns) == 0 or bool((returns == returns[0]).all()):
         return {}
     target = returns.double()
-    error = target - values.double()
+    error = target - values
     spread = target.var(correction=0)
     return {
         "explained_variance": float(1.0 - error.var(correction=0) / spread),
