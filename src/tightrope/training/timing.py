@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic
 
@@ -12,18 +12,19 @@ from tightrope.types import Prompt, Rollout, SampleKey, Sampling, Scores, Update
 
 
 class Stopwatch:
-    """Wall-clock seconds by phase since the last ``take``."""
+    """Seconds by phase since the last ``take``: of the wall clock, or of what ``now`` reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
         self._seconds: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        begin = self._now()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begin
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - begin
 
     def take(self) -> dict[str, float]:
         seconds, self._seconds = self._seconds, {}
