@@ -34,9 +34,10 @@ from tightrope.models.sources import cache_root
 EDITION = 1
 """Goes up when what is made here changes."""
 STAGE_ROWS = 64
-THINGS = """ocean river mountain music history science bread garden winter engine letter bridge island market painting
+NOUNS = """ocean river mountain music history science bread garden winter engine letter bridge island market painting
 school window forest planet kitchen doctor farmer teacher camera guitar train airport museum library castle desert
-harvest candle""".split()
+harvest candle"""
+THINGS = NOUNS.split()
 QUESTIONS = (
     "Name one {0}.",
     "Describe a {0} in one short sentence.",
@@ -146,7 +147,7 @@ def write_rows(size: Size, made: Material) -> None:
     write_jsonl(made.prompts, prompts[: size.prompts])
     rows = []
     for row in prompts[:STAGE_ROWS]:
-        texts_of = [chat.tokenizer.decode(answer_ids(size, chat, draw)) for _ in range(2)]
+        texts_of = [decoded(chat, answer_ids(size, chat, draw)) for _ in range(2)]
         chosen, rejected = (list(chat.answer_ids(text, end=True)) for text in texts_of)
         columns = dict(zip(("chosen", "rejected"), texts_of, strict=True))
         rows.append(row | columns | {"completion": texts_of[0], "chosen_ids": chosen, "rejected_ids": rejected})
@@ -157,11 +158,15 @@ def prompt_text(size: Size, chat: ChatFormat, draw: random.Random) -> str:
     while True:
         if size.shape is not None:
             ids = zipf_ids(size, draw, draw.randint(size.shortest, size.longest))
-            return chat.tokenizer.decode(ids)
+            return decoded(chat, ids)
         question = draw.choice(QUESTIONS).format(*draw.sample(THINGS, 8))
         text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         if size.shortest <= len(chat.prompt({"prompt": text})[1]) <= size.longest:
             return text
+
+
+def decoded(chat: ChatFormat, ids: list[int]) -> str:
+    return str(chat.tokenizer.decode(ids))
 
 
 def answer_ids(size: Size, chat: ChatFormat, draw: random.Random) -> list[int]:
