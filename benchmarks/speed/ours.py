@@ -61,18 +61,17 @@ def walk(size: Size, config: PPOConfig, turns: Turns) -> None:
     run = timed(parts_of(config), clock, counted)
     while turns.wait():
         train_step(run)
-        turns.give(clock.take(), counted.prompt, counted.response)
+        turns.give(clock.take(), {"tokens": counted.tokens, "response_tokens": counted.responses})
         run.core.progress.advance()
 
 
 class TokenCount:
     """A SampleSink: how many real tokens the last rollout had."""
 
-    prompt = response = 0
+    tokens = responses = 0
 
     def keep(self, step: int, attempt: int, rollout: Rollout, scores: Scores, split: str) -> None:
-        self.response = rollout.rows.n_actions
-        self.prompt = len(rollout.rows.tokens) - self.response
+        self.tokens, self.responses = len(rollout.rows.tokens), rollout.rows.n_actions
 
 
 def timed(run: OnlineRun, clock: Stopwatch, samples: SampleSink) -> OnlineRun:

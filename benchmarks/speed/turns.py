@@ -33,16 +33,15 @@ class Turns:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
         return asked
 
-    def give(self, phases: Mapping[str, float], prompt_tokens: int, response_tokens: int) -> None:
-        """The step's time ends here. ``phases``: CPU seconds by name."""
+    def give(self, phases: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """The step's time ends here. ``phases``: CPU seconds by name; ``counts``: ``tokens`` (real) and more."""
         row = {
             **self.side,
             "step": self.done,
             "cpu": time.process_time() - self._cpu,
             "wall": time.perf_counter() - self._wall,
             **phases,
-            "prompt_tokens": prompt_tokens,
-            "response_tokens": response_tokens,
+            **counts,
             "rss_gb": peak_rss() / GIB,
         }
         self.done += 1
