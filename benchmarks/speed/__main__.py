@@ -18,40 +18,57 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.conditions import conditions, told
-from benchmarks.speed.contests import OURS, PEER, PEERS, Command, Contest, chosen, command_of
+from benchmarks.speed.contests import OURS, PEER, PEERS, ROOT, Command, Contest, chosen, command_of
+from benchmarks.speed.floor import operations, operations_per_second, weights_of
 from benchmarks.speed.material import material
 from benchmarks.speed.page import write_page
 from benchmarks.speed.results import figures_of, summary, table
 from benchmarks.speed.series import Series, play
-from benchmarks.speed.sizes import SIZES
+from benchmarks.speed.sizes import SIZES, Size
 from benchmarks.speed.workers import Row
 
-ROWS = PEERS / "rows.jsonl"
+ROWS = ROOT / "runs" / "speed" / "rows.jsonl"
+WHOLE = (PEER, "same_maths")
+"""Sides that train policy and critic whole."""
 
 
 def main() -> int:
     asked = arguments().parse_args()
     contests = chosen(asked.only, ["ppo"] if asked.skip_stages else asked.stages, asked.steps)
     sides = asked.sides
-    if PEER in sides and not (PEERS / ".venv").is_dir():
+    if PEER in sides and not PEERS.is_dir():
         print("the peer's environment is missing: make bench-peers (or --sides same_maths default)", file=sys.stderr)
         return 1
     if asked.anew:
         asked.rows.unlink(missing_ok=True)
-    series = Series(asked.rows, conditions())
+    gflops = round(operations_per_second() / 1e9, 1)
+    series = Series(asked.rows, conditions() | {"gflops": gflops})
     print(told(series.conditions), flush=True)
     folders = {name: material(SIZES[name]).folder for name in asked.only}
     for contest in contests:
         for row in play(series, contest, sides, partial(command_in, folders)):
             print(line(row), file=sys.stderr, flush=True)
-    found = figures_of(contests, {each.name: {side: series.counted(each, side) for side in sides} for each in contests})
+    found = {each.name: figures_of({side: series.counted(each, side) for side in sides}) for each in contests}
+    for each in contests:
+        if each.stage == "ppo":
+            set_floors(found[each.name], SIZES[each.size], folders[each.size], series.conditions["gflops"])
     print(f"\n{table(found)}\n")
     result = {"conditions": series.conditions, "summary": summary(found), "figures": found, "rows": series.rows}
     asked.rows.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    asked.rows.unlink()  # the next call measures anew
     if asked.write:
-        write_page(result)
+        write_page("contests", result)
     print(json.dumps(result["summary"]))
     return 0
+
+
+def set_floors(sides: dict[str, dict[str, Any]], size: Size, folder: Path, gflops: float) -> None:
+    """``floor``: seconds that the arithmetic of a side's median step takes at best."""
+    weights = weights_of(folder / "model")
+    for side, numbers in sides.items():
+        if side in WHOLE or side == "default":
+            work = operations(weights, numbers["tokens"], numbers["response_tokens"], size.epochs, side in WHOLE)
+            numbers["floor"] = work / 1e9 / gflops
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ def conditions() -> dict[str, Any]:
         "load_1_min": round(os.getloadavg()[0], 2),
         "python": ours["python"],
         "packages": {name: version for name, version in ours["packages"].items() if name in PEER_PACKAGES},
-        "peer": {"ppo": peer_versions(PEERS / ".venv"), "sft, reward": peer_versions(PEERS / "stages")},
+        "peer": {"ppo": peer_versions(PEERS), "sft, reward": peer_versions(PEERS / "stages")},
     }
 
 
@@ -55,8 +55,11 @@ def told(facts: dict[str, Any]) -> str:
     """One line of Markdown."""
     peers = ", ".join(f"TRL {versions['trl']} ({stage})" for stage, versions in facts["peer"].items() if versions)
     ours = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    machine = f"{facts['cpu']}, {facts['threads']} thread on {facts['cores']} cores, load {facts['load_1_min']}"
+    machine = (
+        f"{facts['cpu']}, {facts['threads']} thread on {facts['cores']} cores, load {facts['load_1_min']} at the start"
+    )
+    if "gflops" in facts:
+        machine += f", matrix products at {facts['gflops']:.0f} GFLOP/s,"
     return (
-        f"{facts['date']}, commit {facts['commit']}; {machine} at the start; "
-        f"Python {facts['python']}, {ours}; {peers or 'no peer'}."
+        f"{facts['date']}, commit {facts['commit']}; {machine}; Python {facts['python']}, {ours}; {peers or 'no peer'}."
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.speed.sizes import SIZES
 
 ROOT = Path(__file__).parents[2]
-PEERS = ROOT / "build" / "bench-peers"
+PEERS = Path(sys.prefix) / "bench-peers"
+"""The environment of TRL 1.12.0; ``stages`` in it holds 1.16.0."""
 PEER = "peer"
 OURS = ("same_maths", "default")
 """Sides of ours, as they are called in ``ours.MATHEMATICS``. One more there is one more here."""
@@ -52,14 +53,20 @@ class Command:
 
 def command_of(contest: Contest, side: str, folder: Path, peers: Path = PEERS) -> Command:
     """``folder``: the material of this size."""
-    environment = {**os.environ, **ONE_THREAD}
     if side == PEER:
         module = ["benchmarks.speed.peer_ppo"] if contest.stage == "ppo" else [*PEER_STAGES, contest.stage]
-        python = str(peers / ".venv" / "bin" / "python")
+        python = str(peers / "bin" / "python")
         newer = "" if contest.stage == "ppo" else str(peers / "stages")
-        return Command([python, "-m", *module, contest.size, str(folder)], environment | {"PYTHONPATH": newer})
-    module = ["benchmarks.speed.ours"] if contest.stage == "ppo" else ["benchmarks.speed.our_stages", contest.stage]
-    return Command([sys.executable, "-m", *module, contest.size, side], environment)
+        return Command(
+            [python, "-m", *module, contest.size, str(folder)], {**os.environ, **ONE_THREAD, "PYTHONPATH": newer}
+        )
+    if contest.stage == "ppo":
+        return ours([contest.size, side])
+    return ours([contest.stage, contest.size, side], "our_stages")
+
+
+def ours(words: Sequence[str], module: str = "ours") -> Command:
+    return Command([sys.executable, "-m", f"benchmarks.speed.{module}", *words], {**os.environ, **ONE_THREAD})
 
 
 PEER_STAGES = ["benchmarks.speed.peer_stages"]

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.speed import sizes
 from benchmarks.speed.material import material
-from benchmarks.speed.sizes import SIZES, Size
+from benchmarks.speed.sizes import ALL_SIZES, Size
 from benchmarks.speed.turns import Turns
 from tightrope.algorithms.options import PPOConfig
 from tightrope.assemble.own_loop import parts_of
@@ -40,18 +40,20 @@ peer does; ``default``: adapters and a value head on one frozen backbone."""
 def main() -> None:
     asked = arguments().parse_args()
     torch.set_num_threads(1)
-    size = SIZES[asked.size]
-    size = replace(size, prompts=asked.prompts or size.prompts)
-    turns = Turns({"stage": "ppo", "size": size.name, "side": asked.mathematics}, asked.steps)
+    size = ALL_SIZES[asked.size]
+    size = replace(size, prompts=asked.prompts or size.prompts, new_tokens=asked.new_tokens or size.new_tokens)
+    turns = Turns({"stage": "ppo", "size": size.name, "side": asked.label or asked.mathematics}, asked.steps)
     walk(size, config_of(size, MATHEMATICS[asked.mathematics]), turns)
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="PPO steps of this library, timed.")
-    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("size", choices=ALL_SIZES)
     parser.add_argument("mathematics", choices=MATHEMATICS)
     parser.add_argument("steps", type=int, nargs="?", help="absent: one for each line on stdin")
     parser.add_argument("--prompts", type=int, help="fewer (or more) a step, for a quick look")
+    parser.add_argument("--new-tokens", type=int, help="longest response")
+    parser.add_argument("--label", help="what the rows call this side")
     return parser
 
 

@@ -5,24 +5,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.speed.conditions import told
 from benchmarks.speed.contests import ROOT
-from benchmarks.speed.results import table
+from benchmarks.speed.results import linear_table, table
 
 PAGE = ROOT / "docs" / "speed.md"
 RESULT = ROOT / "docs" / "speed.json"
-MARKS = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+Part = Literal["contests", "linear"]
 
 
-def filled(text: str, result: Mapping[str, Any]) -> str:
-    block = f"Conditions: {told(result['conditions'])}\n\n{table(result['figures'])}\n"
-    return MARKS.sub(lambda found: f"{found[1]}{block}{found[2]}", text)
+def blocks_of(results: Mapping[str, Any]) -> dict[str, str]:
+    """What stands between the marks of each part that was measured."""
+    tables = {"contests": table, "linear": linear_table}
+    return {
+        name: f"{told(result['conditions'])}\n\n{tables[name](result['figures'])}\n" for name, result in results.items()
+    }
 
 
-def write_page(result: Mapping[str, Any]) -> None:
-    RESULT.write_text(
-        json.dumps({name: result[name] for name in ("conditions", "summary", "figures")}, indent=1) + "\n"
-    )
-    PAGE.write_text(filled(PAGE.read_text(), result))
+def filled(text: str, results: Mapping[str, Any]) -> str:
+    blocks = blocks_of(results)
+
+    def block(found: re.Match[str]) -> str:
+        return f"<!-- table {found[1]} -->\n{blocks.get(found[1], found[2])}<!-- end -->"
+
+    return MARKS.sub(block, text)
+
+
+def write_page(part: Part, result: Mapping[str, Any]) -> None:
+    results = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+    results[part] = {name: result[name] for name in ("conditions", "summary", "figures")}
+    RESULT.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(filled(PAGE.read_text(), results))

@@ -1,6 +1,6 @@
 """The other side of the PPO benchmark: TRL 1.12.0, the last release that has PPO. Runs in the peer's environment.
 
-    build/bench-peers/.venv/bin/python -m benchmarks.speed.peer_ppo S FOLDER 3       # FOLDER: as material.py makes it
+    .venv/bench-peers/bin/python -m benchmarks.speed.peer_ppo S FOLDER 3       # FOLDER: as material.py makes it
 
 Its steps are cut into phases from outside: a rollout ends when its generation returns, scoring when policy and value
 model are run together for the first time. Gradient checkpointing, on by default there, is off: that favours it.

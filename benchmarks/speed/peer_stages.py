@@ -1,6 +1,6 @@
 """SFT and reward-model steps of TRL 1.16.0, timed. Runs in the peer's environment, with that release before 1.12.0:
 
-PYTHONPATH=build/bench-peers/stages build/bench-peers/.venv/bin/python -m benchmarks.speed.peer_stages sft S FOLDER 5
+PYTHONPATH=.venv/bench-peers/stages .venv/bench-peers/bin/python -m benchmarks.speed.peer_stages sft S FOLDER 5
 """
 
 from __future__ import annotations

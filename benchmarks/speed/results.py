@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.speed.contests import OURS, PEER, Contest
+from benchmarks.speed.contests import OURS, PEER
 from benchmarks.speed.workers import Row
 
 PHASES = ("rollout", "score", "update")
+MEDIANS = ("cpu", "wall", "tokens", "response_tokens", *PHASES)
 SUMMARY = (
     *(f"{side}_{size}" for side in ("same_maths", "default", "cached") for size in ("S", "M")),
     "peak_rss_gb_M",
@@ -25,14 +26,12 @@ Figures = dict[str, dict[str, dict[str, Any]]]
 """By contest, then by side."""
 
 
-def figures_of(contests: Sequence[Contest], counted: Mapping[str, Mapping[str, Sequence[Row]]]) -> Figures:
-    found: Figures = {}
-    for contest in contests:
-        sides = counted[contest.name]
-        found[contest.name] = {side: figures(rows) for side, rows in sides.items() if rows}
-        peer = found[contest.name].get(PEER)
-        for side in found[contest.name].values():
-            side["ratio"] = None if peer is None else peer["cpu_per_token"] / side["cpu_per_token"]
+def figures_of(counted: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, Any]]:
+    """Of one contest, by side; ``ratio`` is the peer's cost of a token over the side's."""
+    found = {side: figures(rows) for side, rows in counted.items() if rows}
+    peer = found.get(PEER)
+    for side in found.values():
+        side["ratio"] = None if peer is None else peer["cpu_per_token"] / side["cpu_per_token"]
     return found
 
 
@@ -42,11 +41,10 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     >>> figures([row, row | {"rss_gb": 2.0}])["tokens_per_cpu_second"]
     50.0
     """
-    names = ["cpu", "wall", "tokens", *(name for name in PHASES if name in rows[0])]
     per_token = median(row["cpu"] / row["tokens"] for row in rows)
     return {
         "steps": len(rows),
-        **{name: median(row[name] for row in rows) for name in names},
+        **{name: median(row[name] for row in rows) for name in MEDIANS if name in rows[0]},
         "cpu_per_token": per_token,
         "tokens_per_cpu_second": 1 / per_token,
         "rss_gb": max(row["rss_gb"] for row in rows),
@@ -83,8 +81,8 @@ TITLES = {
 }
 STAGES = {"ppo": "PPO", "sft": "SFT", "reward": "reward model"}
 HEADER = (
-    "| stage, size | side | **ratio** | CPU s a step | rollout | score | update | wall s | real tokens"
-    " | tokens per CPU s | peak RSS GB |\n|" + "---|" * 11
+    "| stage, size | side | **ratio** | CPU s a step | rollout | score | update | over the floor | wall s | real tokens"
+    " | tokens per CPU s | peak RSS GB |\n|" + "---|" * 12
 )
 
 
@@ -105,9 +103,35 @@ def line_of(side: str, numbers: Mapping[str, Any]) -> str:
         ratio,
         f"{numbers['cpu']:.2f}",
         *phases,
+        f"{numbers['cpu'] / numbers['floor']:.1f}x" if "floor" in numbers else "",
         f"{numbers['wall']:.2f}",
         f"{numbers['tokens']:.0f}",
         f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}",
         f"{numbers['rss_gb']:.2f}",
     ]
     return " | ".join(cells)
+
+
+def growth(found: Figures) -> dict[str, float]:
+    """Cost of a token at each scale over that at the first, by name: 1 is proportional, above it is worse."""
+    return {
+        f"{name}_{scale}": round(numbers["cpu_per_token"] / next(iter(scales.values()))["cpu_per_token"], 3)
+        for name, scales in found.items()
+        for scale, numbers in scales.items()
+    }
+
+
+def linear_table(found: Figures) -> str:
+    relative = growth(found)
+    lines = [
+        "| what grows | scale | CPU s a step | real tokens | CPU ms a token | over x1 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, scales in found.items():
+        for scale, numbers in scales.items():
+            cost = 1000 * numbers["cpu_per_token"]
+            lines.append(
+                f"| {name} | {scale} | {numbers['cpu']:.2f} | {numbers['tokens']:.0f} | {cost:.2f} "
+                f"| {relative[f'{name}_{scale}']:.2f} |"
+            )
+    return "\n".join(lines)

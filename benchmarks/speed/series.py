@@ -17,7 +17,7 @@ from benchmarks.speed.contests import Command, Contest
 from benchmarks.speed.workers import Row, worker
 
 CommandOf = Callable[[Contest, str], Command]
-SAME = ("commit", "cpu", "packages", "peer")
+SAME = ("commit", "cpu", "packages", "peer", "mathematics")
 """Of the conditions: what must not change within a series."""
 
 

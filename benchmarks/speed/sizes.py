@@ -3,7 +3,7 @@ environment reads it too."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class Size:
 
 S = Size("S", 32, 8, 64, 64, 8, 4, 1e-5, Shape())
 M = Size("M", 16, 8, 64, 64, 4, 4, 1e-6)
+E = replace(S, name="E", prompts=16, hazard=0.0)
+"""Like S, but no response ends by itself: how cost grows with length (``linear.py``)."""
 SIZES = {size.name: size for size in (S, M)}
+ALL_SIZES = SIZES | {E.name: E}
 
 TEMPERATURE = 1.0
 BETA = 0.05
