@@ -59,7 +59,7 @@ def told(facts: dict[str, Any]) -> str:
         f"{facts['cpu']}, {facts['threads']} thread on {facts['cores']} cores, load {facts['load_1_min']} at the start"
     )
     if "gflops" in facts:
-        machine += f", matrix products at {facts['gflops']:.0f} GFLOP/s,"
+        machine += f", matrix products at {facts['gflops']:.0f} GFLOP/s"
     return (
         f"{facts['date']}, commit {facts['commit']}; {machine}; Python {facts['python']}, {ours}; {peers or 'no peer'}."
     )
