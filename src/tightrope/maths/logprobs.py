@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tightrope.kernels.products import fast, linear, product, recurring
 from tightrope.maths.ragged import result_dtype, widen
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def output_logits(
     >>> output_logits(torch.ones(1, 1), torch.tensor([[8.0], [0.0]]), None, LogitRule(0.5, 2.0))
     tensor([[1.9281, 0.0000]])
     """
-    logits = widen(torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias))
+    logits = widen(linear(hidden.to(weight.dtype), weight, bias))
     if rule.scale != 1.0:
         logits = logits.mul_(rule.scale)
     return logits if rule.softcap is None else logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
@@ -102,8 +103,13 @@ def chunked_logprobs(
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     apply = cast("Callable[..., tuple[Tensor, Tensor]]", _ChunkedLogprobs.apply)  # pyright: ignore[reportUnknownMemberType]
+    rows = len(hidden)
+    filling = recurring(rows) - rows if fast(hidden, weight) else 0
+    if filling:
+        hidden = torch.cat([hidden, hidden.new_zeros(filling, hidden.shape[1])])
+        tokens = torch.cat([tokens, tokens.new_zeros(filling)])
     logprobs, entropy = apply(hidden, weight, bias, tokens, temperature, (rule, chunk_size, with_entropy))
-    return logprobs, entropy if with_entropy else None
+    return logprobs[:rows], entropy[:rows] if with_entropy else None
 
 
 def _require_rows(rows: Tensor, tokens: Tensor, temperature: float) -> None:
@@ -187,9 +193,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 grad_bias += grad.sum(0)
             grad = grad.to(weight.dtype)
             if grad_hidden is not None:
-                grad_hidden[part] = grad @ weight
+                grad_hidden[part] = product(grad, weight.T)
             if grad_weight is not None:
-                grad_weight += grad.T @ hidden[part].to(weight.dtype)
+                grad_weight += product(grad.T, hidden[part].to(weight.dtype).T)
         return grad_hidden, grad_weight, grad_bias, *(None,) * 3  # torch gives each the type of its tensor
 
 

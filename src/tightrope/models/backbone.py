@@ -17,6 +17,7 @@ from tightrope.config.errors import TightropeError
 from tightrope.maths.logprobs import output_logits
 from tightrope.models.families import Family, family_of
 from tightrope.models.heads import logit_rule
+from tightrope.models.layers import exchange_layers
 from tightrope.models.recompute import recompute_layers
 
 
@@ -31,6 +32,7 @@ class Network:
 
     def __init__(self, model: PreTrainedModel, *, recompute: bool = False, family: Family | None = None) -> None:
         model.eval()
+        exchange_layers(model)
         self.model = model
         self.trunk: nn.Module = model.base_model
         self.config: PretrainedConfig = model.config
@@ -95,6 +97,7 @@ class Network:
     def register_adapter(self, name: str) -> None:
         """Called once peft has put the adapter's weights into the trunk."""
         self._adapters.append(name)
+        exchange_layers(self.trunk)
         self._lora_layers = [module for module in self.trunk.modules() if isinstance(module, LoraLayer)]
         self._activate(None)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tightrope.config.errors import TightropeError
+from tightrope.kernels.products import recurring
 from tightrope.maths.logprobs import chunked_logprobs
 from tightrope.models.attention import Scores, attention
 from tightrope.models.backbone import Network
@@ -114,12 +115,24 @@ def network_states(network: Network, rows: TokenRows) -> Tensor:
     """``hidden_states`` with the adapter that is switched on, packed where the family is known to run so."""
     if not network.family.packed:
         return padded_states(network, rows)
-    return network.trunk(
-        input_ids=rows.tokens[None].to(network.device),
-        position_ids=positions_of(rows.sequence_offsets)[None].to(network.device),
-        layout=PackedLayout(rows.sequence_offsets),
+    tokens, offsets = filled_up(rows, network.device)
+    states = network.trunk(
+        input_ids=tokens[None].to(network.device),
+        position_ids=positions_of(offsets)[None].to(network.device),
+        layout=PackedLayout(offsets),
         use_cache=False,
     ).last_hidden_state[0]
+    return states[: rows.n_tokens]
+
+
+def filled_up(rows: TokenRows, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and sequence offsets, on a CPU with one more sequence that nobody reads, up to a number of tokens that
+    comes again (``tightrope.kernels.products.recurring``)."""
+    filling = recurring(rows.n_tokens) - rows.n_tokens if device.type == "cpu" else 0
+    if filling == 0:
+        return rows.tokens, rows.sequence_offsets
+    tokens = torch.cat([rows.tokens, rows.tokens.new_zeros(filling)])
+    return tokens, torch.cat([rows.sequence_offsets, rows.sequence_offsets[-1:] + filling])
 
 
 def positions_of(offsets: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Does this network compute here what it computes by itself? Asked once, right after loading, on a few fixed tokens.
 
 Three rows run together through our forward pass (packed, or filled up) and one by one through the model's own, with
-its own attention and output matrix. Hidden states (or logits, where there are any) must agree, so neighbours do not
-matter; and a row that is the beginning of another must give what the longer one gives there, so no token sees later
-ones. A difference refuses the model: this is what makes architectures safe that no test of ours has met.
+its own layers, attention and output matrix. Hidden states (or logits, where there are any) must agree, so neighbours
+do not matter; and a row that is the beginning of another must give what the longer one gives there, so no token sees
+later ones. A difference refuses the model: this is what makes architectures safe that no test of ours has met.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from tightrope.config.errors import TightropeError
 from tightrope.models.attention import ATTENTION
 from tightrope.models.backbone import Network
+from tightrope.models.layers import original_layers
 from tightrope.models.packed_forward import network_states
 from tightrope.types import TokenRows
 
@@ -52,7 +53,7 @@ def _runs(network: Network) -> tuple[Tensor, list[Tensor]]:
     """All rows together through our forward, and one by one through the model's own."""
     rows = _rows(network)
     together = _outputs(network, rows)
-    with _own_attention(network):
+    with _own_attention(network), original_layers(network.model):
         return together, [_own(network, row) for row in rows]
 
 
