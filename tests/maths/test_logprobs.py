@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from tightrope.kernels import products
 from tightrope.maths import logprobs as module
 from tightrope.maths.logprobs import LogitRule, chunked_logprobs, logprobs_and_entropy, output_logits
 
@@ -97,7 +98,9 @@ def test_logits_over_the_limit_are_computed_again_with_the_same_numbers(monkeypa
     assert torch.equal(found[0], found[1])
 
 
-def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: int) -> list[int]:
+def rows_at_a_time(
+    monkeypatch, rows: int, chunk_size: int | None, keep_bytes: int, *, filled_up: bool = False
+) -> list[int]:
     """How many rows of logits exist at a time, in the forward pass and then in the backward pass, for a vocab of 8."""
     seen: list[int] = []
 
@@ -107,6 +110,7 @@ def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: i
 
     monkeypatch.setattr(module, "output_logits", watched)
     monkeypatch.setattr(module, "KEEP_BYTES", keep_bytes)
+    monkeypatch.setattr(products, "WIDE_VECTORS", filled_up)
     hidden, weight = torch.zeros(rows, 1, requires_grad=True), torch.zeros(8, 1)
     logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(rows).long(), 1.0, chunk_size=chunk_size)
     logprobs.sum().backward()
@@ -127,6 +131,13 @@ def rows_at_a_time(monkeypatch, rows: int, chunk_size: int | None, keep_bytes: i
 )
 def test_a_chunk_is_what_may_be_kept_and_only_that_is_kept(monkeypatch, rows, chunk_size, keep_bytes, expected) -> None:
     assert rows_at_a_time(monkeypatch, rows, chunk_size, keep_bytes) == expected
+
+
+def test_the_last_chunk_is_filled_up_and_never_beyond_a_chunk(monkeypatch) -> None:
+    room = 1000 * 8 * 4
+    assert rows_at_a_time(monkeypatch, 50, None, room, filled_up=True) == [64]
+    assert rows_at_a_time(monkeypatch, 99, 100, room, filled_up=True) == [100]
+    assert rows_at_a_time(monkeypatch, 103, 100, room, filled_up=True) == [100, 16, 100, 16]
 
 
 def test_a_second_derivative_is_refused_not_wrong() -> None:

@@ -104,12 +104,14 @@ def chunked_logprobs(
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     apply = cast("Callable[..., tuple[Tensor, Tensor]]", _ChunkedLogprobs.apply)  # pyright: ignore[reportUnknownMemberType]
     rows = len(hidden)
-    filling = recurring(rows) - rows if fast(hidden, weight) else 0
+    filling = _filling(rows, chunk_size) if fast(hidden, weight) else 0
     if filling:
         hidden = torch.cat([hidden, hidden.new_zeros(filling, hidden.shape[1])])
         tokens = torch.cat([tokens, tokens.new_zeros(filling)])
     logprobs, entropy = apply(hidden, weight, bias, tokens, temperature, (rule, chunk_size, with_entropy))
-    return logprobs[:rows], entropy[:rows] if with_entropy else None
+    if filling:
+        logprobs, entropy = logprobs[:rows], entropy[:rows]
+    return logprobs, entropy if with_entropy else None
 
 
 def _require_rows(rows: Tensor, tokens: Tensor, temperature: float) -> None:
@@ -174,7 +176,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden, weight, bias, tokens, entropy, kept, slope = ctx.saved_tensors
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=result_dtype(weight)) if need_weight else None
+        grad_weight: Tensor | None = None
         grad_bias = torch.zeros_like(bias, dtype=result_dtype(bias)) if need_bias else None
         for part in _parts(len(hidden), chunk_size):
             logp = kept
@@ -194,9 +196,18 @@ class _ChunkedLogprobs(torch.autograd.Function):
             grad = grad.to(weight.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = product(grad, weight.T)
-            if grad_weight is not None:
-                grad_weight += product(grad.T, hidden[part].to(weight.dtype).T)
+            if need_weight:
+                added = product(grad.T, hidden[part].to(weight.dtype).T).to(result_dtype(weight))
+                grad_weight = added if grad_weight is None else grad_weight.add_(added)
+        if need_weight and grad_weight is None:
+            grad_weight = torch.zeros_like(weight)
         return grad_hidden, grad_weight, grad_bias, *(None,) * 3  # torch gives each the type of its tensor
+
+
+def _filling(rows: int, chunk_size: int) -> int:
+    """Rows of zeros that make the last chunk one of the sizes that come again, and never too large a one."""
+    last = rows % chunk_size
+    return min(recurring(last), chunk_size) - last
 
 
 def _parts(rows: int, chunk_size: int) -> list[slice]:

@@ -3,6 +3,7 @@
 A layer's class is exchanged after the model is built. What is not known here stays as it is.
 
     Dense, DenseConv1D    x · Wᵀ + b by the faster library (kernels/products.py)
+    RMSNorm               with a backward pass that keeps one number a row
     Adapted               x · Wᵀ + b + s · (x · Aᵀ) · Bᵀ as one function with the gradients of x, A and B (peft's layer)
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.pytorch_utils import Conv1D
 
+from tightrope.kernels.norms import rms_norm
 from tightrope.kernels.products import fast, linear, product, sum_of_products
 
 
@@ -74,26 +76,51 @@ class _Adapted(torch.autograd.Function):
         return grad_x, None, product(grad_z.T, x.T), product(z.T, grad.T).T, None
 
 
-FASTER: Mapping[type[nn.Module], type[nn.Module]] = {nn.Linear: Dense, Conv1D: DenseConv1D, PeftLinear: Adapted}
+class RMSNorm(nn.Module):
+    """Of transformers' families that scale by ``weight`` alone. In float32 and wider; narrower types keep their own."""
+
+    weight: nn.Parameter
+    variance_epsilon: float
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+RMS_NORMS = tuple(
+    f"{family}RMSNorm" for family in ("Granite", "Llama", "Mistral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
+)
+EXCHANGED: Mapping[type[nn.Module], type[nn.Module]] = {nn.Linear: Dense, Conv1D: DenseConv1D, PeftLinear: Adapted}
 """By exact class: a subclass may compute something else."""
+OURS = (*EXCHANGED.values(), RMSNorm)
 
 
 def exchange_layers(model: nn.Module) -> None:
     """Calling it again changes nothing."""
     for module in model.modules():
-        if type(module) in FASTER:
-            module.__class__ = FASTER[type(module)]
+        ours = _exchanged(module)
+        if ours is not None:
+            module.built_as = type(module)  # pyright: ignore[reportArgumentType] (a plain attribute)
+            module.__class__ = ours
+
+
+def _exchanged(module: nn.Module) -> type[nn.Module] | None:
+    kind = type(module)
+    if kind.__name__ in RMS_NORMS and kind.__module__.startswith("transformers.models."):
+        weight = next(module.parameters())
+        return RMSNorm if weight.dtype in (torch.float32, torch.float64) else None
+    return EXCHANGED.get(kind)
 
 
 @contextmanager
 def original_layers(model: nn.Module) -> Iterator[None]:
     """With the classes that the model was built with: what ours are compared to."""
-    original = {faster: slower for slower, faster in FASTER.items()}
-    exchanged = [(module, type(module)) for module in model.modules() if type(module) in original]
-    for module, faster in exchanged:
-        module.__class__ = original[faster]
+    exchanged: list[tuple[nn.Module, type[nn.Module]]] = [
+        (module, type(module)) for module in model.modules() if isinstance(module, OURS)
+    ]
+    for module, _ in exchanged:
+        module.__class__ = module.built_as  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        for module, faster in exchanged:
-            module.__class__ = faster
+        for module, ours in exchanged:
+            module.__class__ = ours

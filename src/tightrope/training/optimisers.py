@@ -41,13 +41,15 @@ class NamedAdamW:
             betas=options.betas,
             eps=options.eps,
             weight_decay=options.weight_decay,
+            # One pass over memory instead of ten. Elsewhere torch's own choice, which keeps its step count on the CPU.
+            fused=True if all(p.device.type == "cpu" for p in self.parameters.values()) else None,
         )
 
     def clip_gradients(self) -> float:
         """Scale gradients to the largest norm; returns the norm before, which may be non-finite (then unchanged)."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if torch.isfinite(norm):
+        if float(norm) > self.options.max_grad_norm and torch.isfinite(norm):
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self.options.max_grad_norm, norm)
         return float(norm)
 
