@@ -37,7 +37,7 @@ from tightrope.training.preparation import Preparation
 from tightrope.training.run import OnlineRun, Progress
 from tightrope.training.selftest import Check, fingerprint_check, online_checks
 from tightrope.training.step import train_step
-from tightrope.training.timing import Stopwatch, TimedEngine, TimedJudge, TimedLearner
+from tightrope.training.timing import Stopwatch, TimedAlgorithm, TimedEngine, TimedJudge, TimedLearner
 from tightrope.types import SampleKey, Sampling
 
 SELF_TEST_PROMPTS = 8
@@ -97,7 +97,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         prompts=prompts,
         engine=engine,
         judge=judge,
-        algorithm=algorithm,
+        algorithm=TimedAlgorithm(algorithm, clock),
         learner=TimedLearner(learner, clock),
         guardian=core.guardian,
         tracker=core.tracker,

@@ -28,6 +28,7 @@ from tightrope.assemble.memory import require_room
 from tightrope.assemble.offline import build_offline
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Assembled, Outputs
+from tightrope.assemble.profile import StepsMeasured
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved, save_resolved
 from tightrope.config.schema import OnlineConfig, RunConfig
@@ -35,6 +36,7 @@ from tightrope.models.load import device_of
 from tightrope.protocols import Display
 from tightrope.records import StepRecord
 from tightrope.storage.checkpoints import CheckpointStore
+from tightrope.storage.files import replace_file
 from tightrope.storage.journal import Journal
 from tightrope.storage.metrics import MetricStore
 from tightrope.storage.run_folder import RunFolder, environment
@@ -60,10 +62,19 @@ class Finished:
     seconds: float
 
 
-def start(stage: str, config: RunConfig, display_for: DisplayFor) -> Finished:
-    """Raises TightropeError for wrong input, before anything is written or loaded."""
+def start(stage: str, config: RunConfig, display_for: DisplayFor, *, profile: bool = False) -> Finished:
+    """``profile``: its steps are measured, told at the end and kept in the run's folder.
+
+    Raises TightropeError for wrong input, before anything is written or loaded.
+    """
     with started(stage, config, display_for) as opened:
-        return opened.finish()
+        measured = StepsMeasured(opened.built) if profile else None
+        finished = opened.finish()
+        if measured is not None:
+            found = measured.profile()
+            replace_file(opened.folder.profile, found.to_json().encode())
+            print(found.table(), file=sys.stderr)
+        return finished
 
 
 def resume(path: Path, display_for: DisplayFor) -> Finished:

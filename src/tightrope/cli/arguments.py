@@ -11,6 +11,9 @@ from tightrope.config.errors import TightropeError
 Overrides = Annotated[str, Parameter(help="key.path=value, e.g. kl.beta=0.1")]
 Quiet = Annotated[bool, Parameter(negative=(), help="Show nothing while it runs.")]
 Json = Annotated[bool, Parameter(negative=(), help="Print the result as one JSON object on the last line.")]
+Profile = Annotated[
+    bool, Parameter(negative=(), help="Say at the end where time and memory went, and write profile.json in the run.")
+]
 Temperature = Annotated[float, Parameter(help="Divides the logits.")]
 Seed = Annotated[int, Parameter(help="Keys the random numbers.")]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tightrope.algorithms.options import warnings_of
 from tightrope.algorithms.plugins import config_class_of
-from tightrope.cli.arguments import Json, Overrides, Quiet
+from tightrope.cli.arguments import Json, Overrides, Profile, Quiet
 from tightrope.config.load import load_config, named_stage
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.config.sources import read_source
@@ -35,14 +35,18 @@ def dpo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json
     train("dpo", config, overrides, quiet, json)
 
 
-def ppo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+def ppo(
+    config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False, profile: Profile = False
+) -> None:
     """Proximal policy optimisation against a reward model or a reward function."""
-    train("ppo", config, overrides, quiet, json)
+    train("ppo", config, overrides, quiet, json, profile=profile)
 
 
-def rloo(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
+def rloo(
+    config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False, profile: Profile = False
+) -> None:
     """REINFORCE with a leave-one-out baseline, against a reward model or a reward function."""
-    train("rloo", config, overrides, quiet, json)
+    train("rloo", config, overrides, quiet, json, profile=profile)
 
 
 def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
@@ -70,11 +74,13 @@ def train_any(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json
     train(config_class_of(named, str(config)).stage, config, overrides, quiet, json)
 
 
-def train(stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool) -> None:
+def train(
+    stage: str, path: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool, *, profile: bool = False
+) -> None:
     config = load_config(path, overrides, config_class_of(stage, str(path)))
     from tightrope.assemble.stage import start
 
-    finish(start(stage, config, shown(quiet, warnings_of(config))), as_json)
+    finish(start(stage, config, shown(quiet, warnings_of(config)), profile=profile), as_json)
 
 
 def shown(quiet: bool, warnings: Sequence[str] = ()) -> DisplayFor:

@@ -19,6 +19,7 @@ from tightrope.models.families import Family, family_of
 from tightrope.models.heads import logit_rule
 from tightrope.models.layers import exchange_layers
 from tightrope.models.recompute import recompute_layers
+from tightrope.models.work import Computed, Kind, products
 
 
 class Network:
@@ -50,7 +51,10 @@ class Network:
         self._unembedding = model.get_output_embeddings()
         self._lora_layers: list[LoraLayer] = []
         self._adapters: list[str] = []
+        self._adapter_numel: dict[str, int] = {}
         self._adapter: str | None = None
+        self._matrices = [m.weight for m in self.trunk.modules() if isinstance(m, nn.Linear | Conv1D)]
+        self.computed: dict[Kind, Computed] = {"scored": Computed(), "trained": Computed()}
         self.recompute = recompute
         if recompute:
             recompute_layers(self)
@@ -99,7 +103,36 @@ class Network:
         self._adapters.append(name)
         exchange_layers(self.trunk)
         self._lora_layers = [module for module in self.trunk.modules() if isinstance(module, LoraLayer)]
+        pairs = [(layer.lora_A, layer.lora_B) for layer in self._lora_layers if name in layer.lora_A]
+        self._adapter_numel[name] = sum(p.numel() for a, b in pairs for half in (a, b) for p in half[name].parameters())
         self._activate(None)
+
+    def count(self, tokens: int, filling: int) -> None:
+        """A pass through the trunk, with the adapter that is active now."""
+        backward = torch.is_grad_enabled()
+        operations = tokens * self._operations_a_token(backward)
+        recomputed = tokens + filling if backward and self.recompute else 0
+        kind: Kind = "trained" if backward else "scored"
+        self.computed[kind] += Computed(tokens, filling, recomputed, operations)
+
+    def count_logits(self, rows: int) -> None:
+        """Of so many actions; their tokens were counted."""
+        backward, weight = torch.is_grad_enabled(), self.unembedding_weight
+        operations = rows * products(weight.numel(), backward=backward, trained=weight.requires_grad)
+        self.computed["trained" if backward else "scored"] += Computed(operations=operations)
+
+    def sampling_operations(self, tokens: int, actions: int, adapter: str | None) -> int:
+        """Of a rollout: one forward pass a token, logits for each action."""
+        with self.using(adapter):
+            return tokens * self._operations_a_token(False) + actions * products(
+                self.unembedding_weight.numel(), backward=False, trained=False
+            )
+
+    def _operations_a_token(self, backward: bool) -> int:
+        trunk = sum(weight.numel() for weight in self._matrices)
+        trained = any(weight.requires_grad for weight in self._matrices)
+        adapter = 0 if self._adapter is None else self._adapter_numel[self._adapter]
+        return products(trunk, backward=backward, trained=trained) + products(adapter, backward=backward, trained=True)
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[None]:

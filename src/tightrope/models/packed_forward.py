@@ -45,6 +45,7 @@ def token_logprobs(
     """
     hidden = hidden_states(role, rows)
     before = gather_rows(hidden, _predicting_positions(rows).to(hidden.device))
+    role.network.count_logits(rows.n_actions)
     logprobs, entropy = chunked_logprobs(
         before,
         role.network.unembedding_weight,
@@ -114,8 +115,10 @@ def hidden_states(role: Role, rows: TokenRows) -> Tensor:
 def network_states(network: Network, rows: TokenRows) -> Tensor:
     """``hidden_states`` with the adapter that is switched on, packed where the family is known to run so."""
     if not network.family.packed:
+        network.count(rows.n_tokens, rows.n_sequences * int(rows.lengths.max()) - rows.n_tokens)
         return padded_states(network, rows)
     tokens, offsets = filled_up(rows, network.device)
+    network.count(rows.n_tokens, len(tokens) - rows.n_tokens)
     states = network.trunk(
         input_ids=tokens[None].to(network.device),
         position_ids=positions_of(offsets)[None].to(network.device),

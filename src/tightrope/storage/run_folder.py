@@ -4,6 +4,7 @@
     env.json       versions and machine         checkpoints/  iter-000120/...
     run.db         numbers and samples          export/       the finished model
     LOCK           held by the process that writes
+    profile.json   where its time went, when that was asked for
 
 The lock belongs to the open file (``flock``): the kernel drops it when the process ends, however it ends. A child
 forked without exec shares it and must not outlive the run.
@@ -103,6 +104,10 @@ class RunFolder:
     @property
     def export(self) -> Path:
         return self.path / "export"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile.json"
 
     def lock(self) -> None:
         """Raises TightropeError naming the process that holds the folder."""

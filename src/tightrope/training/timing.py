@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic
 
-from tightrope.protocols import BatchT, Judge, Learner, RolloutEngine
-from tightrope.types import Prompt, Rollout, SampleKey, Sampling, Scores, UpdateReport
+import torch
+
+from tightrope.protocols import Algorithm, BatchT, Judge, Learner, RolloutEngine
+from tightrope.types import Experience, Loss, PolicyOutput, Prompt, Rollout, SampleKey, Sampling, Scores, UpdateReport
+
+
+@dataclass(slots=True)
+class Spent:
+    """On one phase since the process began. ``cpu_seconds`` of all threads; ``peak_bytes``: the most memory that was
+    resident until the phase last ended."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
 
 
 class Stopwatch:
-    """Seconds by phase since the last ``take``: of the wall clock, or of what ``now`` reads."""
+    """Seconds by phase since the last ``take``: of the wall clock, or of what ``now`` reads. ``spent`` is never reset,
+    nor are ``sampled_tokens`` (of prompts and responses) and ``sampled_actions``."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
         self._seconds: dict[str, float] = {}
+        self.spent: dict[str, Spent] = {}
+        self.sampled_tokens = self.sampled_actions = 0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        begin = self._now()
+        begin, cpu = self._now(), time.process_time()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - begin
+            seconds = self._now() - begin
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            spent = self.spent.setdefault(name, Spent())
+            spent.wall_seconds += seconds
+            spent.cpu_seconds += time.process_time() - cpu
+            spent.peak_bytes = peak_bytes()
 
     def take(self) -> dict[str, float]:
         seconds, self._seconds = self._seconds, {}
         return seconds
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had at once, on the GPU where it computes there."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class TimedEngine:
@@ -40,7 +71,10 @@ class TimedEngine:
         self, prompts: Sequence[Prompt], samples_per_prompt: int, sampling: Sampling, key: SampleKey
     ) -> Rollout:
         with self._clock.phase("rollout"):
-            return self._engine.generate(prompts, samples_per_prompt, sampling, key)
+            rollout = self._engine.generate(prompts, samples_per_prompt, sampling, key)
+        self._clock.sampled_tokens += rollout.rows.n_tokens
+        self._clock.sampled_actions += rollout.rows.n_actions
+        return rollout
 
 
 class TimedJudge:
@@ -61,3 +95,19 @@ class TimedLearner(Generic[BatchT]):
     def update(self, batch: BatchT) -> UpdateReport:
         with self._clock.phase("update"):
             return self._learner.update(batch)
+
+
+class TimedAlgorithm:
+    def __init__(self, algorithm: Algorithm, clock: Stopwatch) -> None:
+        self._algorithm = algorithm
+        self._clock = clock
+
+    def credit(self, rollout: Rollout, scores: Scores) -> Experience:
+        with self._clock.phase("credit"):
+            return self._algorithm.credit(rollout, scores)
+
+    def counts(self, batch: Experience) -> Mapping[str, int]:
+        return self._algorithm.counts(batch)
+
+    def loss(self, output: PolicyOutput, batch: Experience) -> Loss:
+        return self._algorithm.loss(output, batch)
