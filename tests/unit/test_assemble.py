@@ -12,8 +12,8 @@ def test_every_record_says_how_long_its_phases_took(tmp_path):
     seconds = {(record.stage, record.step): record.seconds for record in store.rows()}
     store.close()
     assert {name: set(phases) for name, phases in seconds.items()} == {
-        ("ppo", 0): {"rollout", "score", "update"},
-        ("ppo", 1): {"rollout", "score", "update"},
+        ("ppo", 0): {"rollout", "score", "credit", "update"},
+        ("ppo", 1): {"rollout", "score", "credit", "update"},
         ("ppo/probe", 0): {"probe"},
         ("ppo/probe", 2): {"probe"},
     }
