@@ -31,8 +31,7 @@ OWNED = {"NamedAdamW": "learner", "KLRemedy": "guardian", "NonFiniteRemedy": "gu
 """Stateful classes that are part of another's state: the registered name of their owner."""
 NOT_STATE = {
     "Stopwatch": "seconds are the one thing that differs between a run and its repetition; emptied at each step",
-    "Spent": "what a profile tells of this process; no number of a run depends on it",
-    "Computed": "as Spent",
+    "Computed": "what a profile tells of this process; no number of a run depends on it",
     "LineLog": "the journal's open file: on the disk at once, and a resume cuts it back to the checkpoint",
     "EpochOrders": "a cache: each order is a function of (seed, epoch)",
 }

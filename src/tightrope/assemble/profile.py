@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -93,13 +93,15 @@ class StepsMeasured:
         self._policy = built.result
         self._wall, self._cpu, self._step = time.perf_counter(), time.process_time(), self._core.progress.step
         self._before = self._counts()
-        self._spent = {name: replace(spent) for name, spent in self._core.clock.spent.items()}
+        self._spent = self._core.clock.spent()
 
     def profile(self) -> Profile:
-        spent = {name: difference(now, self._spent.get(name)) for name, now in self._core.clock.spent.items()}
-        rest = Spent(time.perf_counter() - self._wall, time.process_time() - self._cpu, peak_bytes())
-        rest.wall_seconds -= sum(each.wall_seconds for each in spent.values())
-        rest.cpu_seconds -= sum(each.cpu_seconds for each in spent.values())
+        spent = {name: difference(now, self._spent.get(name)) for name, now in self._core.clock.spent().items()}
+        rest = Spent(
+            time.perf_counter() - self._wall - sum(each.wall_seconds for each in spent.values()),
+            time.process_time() - self._cpu - sum(each.cpu_seconds for each in spent.values()),
+            peak_bytes(),
+        )
         computed = {name: now - self._before[name] for name, now in self._counts().items()}
         rate = operations_per_second()
         phases = {

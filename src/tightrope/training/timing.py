@@ -16,7 +16,7 @@ from tightrope.protocols import Algorithm, BatchT, Judge, Learner, RolloutEngine
 from tightrope.types import Experience, Loss, PolicyOutput, Prompt, Rollout, SampleKey, Sampling, Scores, UpdateReport
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Spent:
     """On one phase since the process began. ``cpu_seconds`` of all threads; ``peak_bytes``: the most memory that was
     resident until the phase last ended."""
@@ -33,7 +33,9 @@ class Stopwatch:
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
         self._seconds: dict[str, float] = {}
-        self.spent: dict[str, Spent] = {}
+        self._wall: dict[str, float] = {}
+        self._cpu: dict[str, float] = {}
+        self._peak: dict[str, int] = {}
         self.sampled_tokens = self.sampled_actions = 0
 
     @contextmanager
@@ -44,10 +46,13 @@ class Stopwatch:
         finally:
             seconds = self._now() - begin
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-            spent = self.spent.setdefault(name, Spent())
-            spent.wall_seconds += seconds
-            spent.cpu_seconds += time.process_time() - cpu
-            spent.peak_bytes = peak_bytes()
+            self._wall[name] = self._wall.get(name, 0.0) + seconds
+            self._cpu[name] = self._cpu.get(name, 0.0) + time.process_time() - cpu
+            self._peak[name] = peak_bytes()
+
+    def spent(self) -> dict[str, Spent]:
+        """By phase, in the order of their first end."""
+        return {name: Spent(self._wall[name], self._cpu[name], self._peak[name]) for name in self._wall}
 
     def take(self) -> dict[str, float]:
         seconds, self._seconds = self._seconds, {}
