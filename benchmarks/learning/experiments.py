@@ -113,6 +113,8 @@ GAMMA = Experiment(
 EPOCHS = Experiment(
     "epochs", "How often is a rollout used?", [Setting(f"{n} epochs", {"ppo.epochs": n}) for n in (1, 4)]
 )
+LORA_RATE = 2e-3
+"""Chosen among three on another seed (10)."""
 BETA = Experiment(
     "beta",
     "Who should move beta?",
@@ -145,7 +147,18 @@ OVEROPTIMISATION = Experiment(
         *(Setting(f"best of n, {pairs} pairs", {}, str(pairs), "best_of_n") for pairs in PROXY_PAIRS),
     ],
 )
+LORA: dict[str, object] = {"model.lora": {"rank": 16, "alpha": 32.0}, "optimizer.learning_rate": LORA_RATE}
+ROLES = Experiment(
+    "roles",
+    "What do a critic on the policy's trunk, and adapters on one frozen backbone, change at equal samples and KL?",
+    [
+        Setting("full, separate critic", {"ppo.critic": "separate"}),
+        Setting("full, shared critic"),
+        Setting("LoRA, shared critic", LORA),
+    ],
+    seeds=(0, 1, 2, 3, 4),
+)
 EXPERIMENTS = {
     experiment.name: experiment
-    for experiment in (FRONTIER, CONTROLLER, CRITIC, OVEROPTIMISATION, CLIP, LAM, GAMMA, EPOCHS, BETA, BATCH)
+    for experiment in (FRONTIER, CONTROLLER, CRITIC, ROLES, OVEROPTIMISATION, CLIP, LAM, GAMMA, EPOCHS, BETA, BATCH)
 }

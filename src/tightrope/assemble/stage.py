@@ -29,6 +29,7 @@ from tightrope.assemble.offline import build_offline
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Assembled, Outputs
 from tightrope.assemble.profile import StepsMeasured
+from tightrope.assemble.threads import choose_threads, recorded_threads
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved, save_resolved
 from tightrope.config.schema import OnlineConfig, RunConfig
@@ -85,6 +86,7 @@ def resume(path: Path, display_for: DisplayFor) -> Finished:
 
 @contextmanager
 def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[Opened]:
+    choose_threads()
     inputs = read_inputs(config)
     require_room(config, inputs)
     with RunFolder.create(config.output) as folder:
@@ -101,6 +103,7 @@ def started(stage: str, config: RunConfig, display_for: DisplayFor) -> Iterator[
 @contextmanager
 def resumed(path: Path, display_for: DisplayFor) -> Iterator[Opened]:
     with RunFolder.resume(path) as folder:
+        choose_threads(recorded=recorded_threads(folder.environment))
         stage, config = load_resolved(folder.resolved, STAGES)
         with opened(stage, config, read_inputs(config), folder, display_for) as run:
             yield run

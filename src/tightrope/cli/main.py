@@ -57,7 +57,7 @@ def build() -> App:
     # Help texts are plain: markdown would load a parser at each --help.
     app = App(
         name="tightrope",
-        help="RLHF on one machine: SFT, reward model, PPO, RLOO, DPO.",
+        help="RLHF on one machine: SFT, reward model, PPO, RLOO, DPO. With any command: --threads N, to compute on N.",
         help_format="plaintext",
         version=__version__,
     )
@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
     quiet_libraries()
     try:
+        words = without_threads(words)
         build()(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except UnknownCommandError:
@@ -123,6 +124,29 @@ def quiet_libraries() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # "Writing model shards" and "Loading weights" would be drawn across the panel.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def without_threads(words: Sequence[str]) -> list[str]:
+    """Takes ``--threads N`` of any command: torch reads the number when it is imported. Raises TightropeError.
+
+    >>> without_threads(["ppo", "run.yaml"])
+    ['ppo', 'run.yaml']
+    """
+    left = list(words)
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name != "--threads":
+            continue
+        end = place + (1 if equals else 2)
+        asked = value if equals else "".join(words[place + 1 : end])
+        if not (asked.isascii() and asked.isdigit() and int(asked) > 0):
+            raise TightropeError(
+                "not a number of threads", where="--threads", expected="1 or more", found=asked or None
+            )
+        os.environ["OMP_NUM_THREADS"] = asked
+        del left[place:end]
+        break
+    return left
 
 
 def misused(error: CycloptsError) -> TightropeError:
