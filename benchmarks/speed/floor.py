@@ -25,10 +25,14 @@ SQUARE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Those that are multiplied with each token: of the layers, and of the matrix that makes logits."""
+    """Those that are multiplied with each token: of the layers, and of the matrix that makes logits.
+
+    ``place``: operations of attention for a token and a place that it sees, in all layers.
+    """
 
     trunk: int
     head: int
+    place: int = 0
 
 
 def weights_of(folder: Path) -> Weights:
@@ -37,7 +41,8 @@ def weights_of(folder: Path) -> Weights:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     kept = hidden * config["num_key_value_heads"] // heads
     layer = 2 * hidden * hidden + 2 * hidden * kept + 3 * hidden * config["intermediate_size"]
-    return Weights(layer * config["num_hidden_layers"], hidden * config["vocab_size"])
+    layers = config["num_hidden_layers"]
+    return Weights(layer * layers, hidden * config["vocab_size"], 4 * hidden * layers)
 
 
 def operations(weights: Weights, tokens: float, actions: float, epochs: int, whole: bool) -> float:
@@ -51,6 +56,15 @@ def operations(weights: Weights, tokens: float, actions: float, epochs: int, who
     score = FORWARD * (3 * trunk + head)
     update = TRAINED * (2 * trunk + head) if whole else THROUGH * (trunk + head)
     return rollout + score + epochs * update
+
+
+def operations_a_token(weights: Weights, tokens: float, actions: float, sequences: int) -> float:
+    """Of a forward pass with attention: on average a token sees half of its sequence.
+
+    >>> operations_a_token(Weights(100, 10, place=2), tokens=40, actions=20, sequences=4)
+    220.0
+    """
+    return FORWARD * (weights.trunk + weights.head * actions / tokens) + weights.place * tokens / sequences / 2
 
 
 def operations_per_second() -> float:

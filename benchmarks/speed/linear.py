@@ -1,11 +1,13 @@
-"""Does a step cost in proportion to its tokens? Batch x1, x2, x4, and responses of 128, 256 and 512 tokens.
+"""Does a step cost in proportion to its tokens? Batch x1, x2, x4, and responses of 128, 256 and 512 tokens, these in a
+small model and in the width of SmolLM2-135M.
 
     python -m benchmarks.speed.linear            # product default, about ten minutes on one core
     python -m benchmarks.speed.linear --mathematics same_maths --steps 1
     python -m benchmarks.speed.linear --write    # into docs/speed.json and docs/speed.md
 
 The scales take turns; figures are CPU seconds of a real token, prompt or response, over those at x1. Minibatches keep
-their size, so that a batch twice as large has twice as many optimizer steps.
+their size, so that a batch twice as large has twice as many optimizer steps. Attention grows with the square of the
+length: what that alone adds is told beside it.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from pathlib import Path
 
 from benchmarks.speed.conditions import conditions, told
 from benchmarks.speed.contests import ROOT, Command, Contest, ours
+from benchmarks.speed.floor import operations_a_token, weights_of
 from benchmarks.speed.material import material
 from benchmarks.speed.ours import MATHEMATICS
 from benchmarks.speed.page import write_page
 from benchmarks.speed.results import figures_of, growth, linear_table
 from benchmarks.speed.series import Series, play
-from benchmarks.speed.sizes import E, S
+from benchmarks.speed.sizes import E, S, W
 
 SCALES = (1, 2, 4)
+SERIES = {"batch": S, "length": E, "length_wide": W}
 FIRST_LENGTH = 128
 ROWS = ROOT / "runs" / "speed" / "linear.jsonl"
 
@@ -38,15 +42,20 @@ def main() -> int:
     asked = parser.parse_args()
     series = Series(asked.rows, conditions() | {"mathematics": asked.mathematics})
     print(told(series.conditions), flush=True)
-    for size in (S, E):
+    for size in SERIES.values():
         material(size)  # not while a scale's clock runs
-    contests = {"batch": Contest("ppo", S.name, asked.steps), "length": Contest("ppo", E.name, asked.steps)}
+    contests = {name: Contest("ppo", size.name, asked.steps) for name, size in SERIES.items()}
     found = {}
     for name, contest in contests.items():
         sides = [f"x{scale}" for scale in SCALES]
         for row in play(series, contest, sides, lambda each, side: command_of(each, side, asked.mathematics)):
             print(f"{name} {row['side']}: {row['cpu']:.2f} CPU s, {row['tokens']} tokens", file=sys.stderr, flush=True)
         found[name] = figures_of({side: series.counted(contest, side) for side in sides})
+        for side, numbers in found[name].items():
+            sequences = SERIES[name].prompts * (scale_of(side) if name == "batch" else 1)
+            numbers["arithmetic"] = operations_a_token(
+                weights_of(material(SERIES[name]).model), numbers["tokens"], numbers["response_tokens"], sequences
+            )
     print(f"\n{linear_table(found)}\n")
     result = {"conditions": series.conditions, "summary": growth(found), "figures": found, "rows": series.rows}
     asked.rows.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
@@ -57,8 +66,16 @@ def main() -> int:
     return 0
 
 
+def scale_of(side: str) -> int:
+    """
+    >>> scale_of("x4")
+    4
+    """
+    return int(side.removeprefix("x"))
+
+
 def command_of(contest: Contest, side: str, mathematics: str) -> Command:
-    scale = int(side.removeprefix("x"))
+    scale = scale_of(side)
     if contest.size == S.name:
         option = ["--prompts", str(scale * S.prompts)]
     else:

@@ -112,6 +112,9 @@ def line_of(side: str, numbers: Mapping[str, Any]) -> str:
     return " | ".join(cells)
 
 
+GROWING = {"batch": "batch", "length": "responses, size S", "length_wide": "responses, width of size M"}
+
+
 def growth(found: Figures) -> dict[str, float]:
     """Cost of a token at each scale over that at the first, by name: 1 is proportional, above it is worse."""
     return {
@@ -124,14 +127,15 @@ def growth(found: Figures) -> dict[str, float]:
 def linear_table(found: Figures) -> str:
     relative = growth(found)
     lines = [
-        "| what grows | scale | CPU s a step | real tokens | CPU ms a token | over x1 |",
-        "|---|---|---|---|---|---|",
+        "| what grows | scale | CPU s a step | real tokens | CPU ms a token | over x1 | arithmetic over x1 |",
+        "|" + "---|" * 7,
     ]
     for name, scales in found.items():
+        first = next(iter(scales.values()))
         for scale, numbers in scales.items():
-            cost = 1000 * numbers["cpu_per_token"]
             lines.append(
-                f"| {name} | {scale} | {numbers['cpu']:.2f} | {numbers['tokens']:.0f} | {cost:.2f} "
-                f"| {relative[f'{name}_{scale}']:.2f} |"
+                f"| {GROWING[name]} | {scale} | {numbers['cpu']:.2f} | {numbers['tokens']:.0f} "
+                f"| {1000 * numbers['cpu_per_token']:.2f} | {relative[f'{name}_{scale}']:.2f} "
+                f"| {numbers['arithmetic'] / first['arithmetic']:.2f} |"
             )
     return "\n".join(lines)

@@ -47,8 +47,11 @@ S = Size("S", 32, 8, 64, 64, 8, 4, 1e-5, Shape())
 M = Size("M", 16, 8, 64, 64, 4, 4, 1e-6)
 E = replace(S, name="E", prompts=16, hazard=0.0)
 """Like S, but no response ends by itself: how cost grows with length (``linear.py``)."""
+WIDE = Shape(hidden=576, inner=1536, heads=9, kv_heads=3, layers=4)
+W = replace(E, name="W", prompts=8, shape=WIDE, pretraining_steps=60)
+"""Like E, in the width of size M."""
 SIZES = {size.name: size for size in (S, M)}
-ALL_SIZES = SIZES | {E.name: E}
+ALL_SIZES = SIZES | {size.name: size for size in (E, W)}
 
 TEMPERATURE = 1.0
 BETA = 0.05
