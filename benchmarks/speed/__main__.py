@@ -5,7 +5,8 @@
     python -m benchmarks.speed --sides same_maths default --only M --skip-stages
     python -m benchmarks.speed --write                 # docs/speed.json and the table of docs/speed.md
 
-A run that is stopped goes on where it was (``--anew`` begins again).
+A run that is stopped goes on where it was (``--anew`` begins again); ``--report`` tells what there is so far. Parts
+that are measured one after the other on the same commit stand in one table.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.conditions import conditions, told
-from benchmarks.speed.contests import OURS, PEER, PEERS, ROOT, Command, Contest, chosen, command_of
+from benchmarks.speed.contests import CONTESTS, OURS, PEER, PEERS, ROOT, Command, Contest, chosen, command_of
 from benchmarks.speed.floor import operations, operations_per_second, weights_of
 from benchmarks.speed.material import material
 from benchmarks.speed.page import write_page
-from benchmarks.speed.results import figures_of, summary, table
-from benchmarks.speed.series import Series, play
+from benchmarks.speed.results import Figures, figures_of, summary, table
+from benchmarks.speed.series import Series, begin, play
 from benchmarks.speed.sizes import SIZES, Size
 from benchmarks.speed.workers import Row
 
@@ -45,21 +46,29 @@ def main() -> int:
     series = Series(asked.rows, conditions() | {"gflops": gflops})
     print(told(series.conditions), flush=True)
     folders = {name: material(SIZES[name]).folder for name in asked.only}
-    for contest in contests:
-        for row in play(series, contest, sides, partial(command_in, folders)):
-            print(line(row), file=sys.stderr, flush=True)
-    found = {each.name: figures_of({side: series.counted(each, side) for side in sides}) for each in contests}
-    for each in contests:
-        if each.stage == "ppo":
-            set_floors(found[each.name], SIZES[each.size], folders[each.size], series.conditions["gflops"])
+    if not asked.report:
+        begin(series, contests, sides)
+        for contest in contests:
+            for row in play(series, contest, sides, partial(command_in, folders)):
+                print(line(row), file=sys.stderr, flush=True)
+    found = figures_by_contest(series, sides)
     print(f"\n{table(found)}\n")
     result = {"conditions": series.conditions, "summary": summary(found), "figures": found, "rows": series.rows}
     asked.rows.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    asked.rows.unlink()  # the next call measures anew
     if asked.write:
         write_page("contests", result)
     print(json.dumps(result["summary"]))
     return 0
+
+
+def figures_by_contest(series: Series, sides: list[str]) -> Figures:
+    """Of all contests that have rows so far."""
+    found = {each.name: figures_of({side: series.counted(each, side) for side in sides}) for each in CONTESTS}
+    for each in CONTESTS:
+        if each.stage == "ppo" and found[each.name]:
+            size = SIZES[each.size]
+            set_floors(found[each.name], size, material(size).folder, series.conditions["gflops"])
+    return {name: sides_of for name, sides_of in found.items() if sides_of}
 
 
 def set_floors(sides: dict[str, dict[str, Any]], size: Size, folder: Path, gflops: float) -> None:
@@ -80,6 +89,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, help="counted steps of each side")
     parser.add_argument("--rows", type=Path, default=ROWS, help="where each step is written as it ends")
     parser.add_argument("--anew", action="store_true", help="forget what a stopped run measured")
+    parser.add_argument("--report", action="store_true", help="measure nothing, tell what there is")
     parser.add_argument("--write", action="store_true", help="write docs/speed.json and the table of docs/speed.md")
     return parser
 

@@ -37,11 +37,11 @@ class Contest:
 
 CONTESTS = (
     Contest("ppo", "S", steps=5),
+    Contest("ppo", "M", steps=2, warm=0, apart=True),
     Contest("sft", "S", steps=10, warm=2),
     Contest("reward", "S", steps=10, warm=2),
     Contest("sft", "M", steps=4),
     Contest("reward", "M", steps=4),
-    Contest("ppo", "M", steps=2, warm=0, apart=True),
 )
 
 

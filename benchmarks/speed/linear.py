@@ -24,7 +24,7 @@ from benchmarks.speed.material import material
 from benchmarks.speed.ours import MATHEMATICS
 from benchmarks.speed.page import write_page
 from benchmarks.speed.results import figures_of, growth, linear_table
-from benchmarks.speed.series import Series, play
+from benchmarks.speed.series import Series, begin, play
 from benchmarks.speed.sizes import E, S, W
 
 SCALES = (1, 2, 4)
@@ -45,9 +45,10 @@ def main() -> int:
     for size in SERIES.values():
         material(size)  # not while a scale's clock runs
     contests = {name: Contest("ppo", size.name, asked.steps) for name, size in SERIES.items()}
+    sides = [f"x{scale}" for scale in SCALES]
+    begin(series, list(contests.values()), sides)
     found = {}
     for name, contest in contests.items():
-        sides = [f"x{scale}" for scale in SCALES]
         for row in play(series, contest, sides, lambda each, side: command_of(each, side, asked.mathematics)):
             print(f"{name} {row['side']}: {row['cpu']:.2f} CPU s, {row['tokens']} tokens", file=sys.stderr, flush=True)
         found[name] = figures_of({side: series.counted(contest, side) for side in sides})
@@ -59,7 +60,6 @@ def main() -> int:
     print(f"\n{linear_table(found)}\n")
     result = {"conditions": series.conditions, "summary": growth(found), "figures": found, "rows": series.rows}
     asked.rows.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    asked.rows.unlink()  # the next call measures anew
     if asked.write:
         write_page("linear", result)
     print(json.dumps(result["summary"]))

@@ -1,7 +1,8 @@
 """A contest from its first step to its last, over as many calls as it takes.
 
 Each row is on the disk before the next step begins. A call goes on where the last one was stopped: what is counted of
-a side so far is what it need not do again. Another commit or another machine begins anew.
+a side so far is what it need not do again. A contest that was played to its end is played anew; another commit or
+another machine begins anew with everything.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ class Series:
         self.path = path
         self.conditions, self.rows = read(path)
         if {name: self.conditions.get(name) for name in SAME} != {name: conditions.get(name) for name in SAME}:
-            self.conditions, self.rows = dict(conditions), []
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"conditions": self.conditions}) + "\n")
+            self.conditions = dict(conditions)
+            self._begin([])
+
+    def _begin(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [{"conditions": self.conditions}, *rows]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def append(self, row: Row) -> None:
         with self.path.open("a") as file:
@@ -40,17 +46,21 @@ class Series:
         self.rows.append(row)
 
     def counted(self, contest: Contest, side: str) -> list[Row]:
-        """The rows of a side that are no warm-up, at most as many as are wanted."""
-        mine = [
-            row
-            for row in self.rows
-            if (row["stage"], row["size"], row["side"]) == (contest.stage, contest.size, side)
-            and row["step"] >= contest.warm
-        ]
-        return mine[: contest.steps]
+        """The rows of a side that are no warm-up."""
+        rows = [row for row in self.rows if belongs(row, contest) and row["side"] == side]
+        return [row for row in rows if row["step"] >= contest.warm]
+
+    def forget(self, contests: Sequence[Contest]) -> None:
+        """Their rows, so that they are played anew."""
+        kept = [row for row in self.rows if not any(belongs(row, contest) for contest in contests)]
+        self._begin(kept)
 
     def missing(self, contest: Contest, sides: Sequence[str]) -> list[str]:
         return [side for side in sides if len(self.counted(contest, side)) < contest.steps]
+
+
+def belongs(row: Row, contest: Contest) -> bool:
+    return (row["stage"], row["size"]) == (contest.stage, contest.size)
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -65,6 +75,12 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     if not lines or "conditions" not in lines[0]:
         return {}, []
     return lines[0]["conditions"], lines[1:]
+
+
+def begin(series: Series, contests: Sequence[Contest], sides: Sequence[str]) -> None:
+    """Before the first turn of a call: what was finished is forgotten, what was stopped goes on."""
+    if not any(series.missing(contest, sides) for contest in contests):
+        series.forget(contests)
 
 
 def play(series: Series, contest: Contest, sides: Sequence[str], command: CommandOf) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from benchmarks.speed.floor import Weights, operations, weights_of
 from benchmarks.speed.material import material
 from benchmarks.speed.page import PAGE, RESULT, filled
 from benchmarks.speed.results import SUMMARY, figures_of, growth, summary, table
-from benchmarks.speed.series import Series, play
+from benchmarks.speed.series import Series, begin, play
 from benchmarks.speed.sizes import M, S, Shape, Size
 from benchmarks.speed.turns import MARK, Turns
 from tightrope.data.chat_format import ChatFormat
@@ -118,6 +118,16 @@ def test_a_stopped_series_goes_on_and_counts_nothing_twice(tmp_path):
     assert sides_of == ["a", "b", "a", "b", "b"]  # warm-ups, then a needs one more and b two
     whole = Series(path, {"commit": "1"})
     assert whole.rows == again.rows and not whole.missing(contest, sides)
+    begin(whole, [contest, Contest("sft", "S", 1)], sides)  # something is missing: nothing is forgotten
+    assert whole.rows == again.rows
+    begin(whole, [contest], sides)
+    assert whole.rows == Series(path, {"commit": "1"}).rows == []
+
+
+def test_rows_of_another_commit_are_not_mixed_in(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    Series(path, {"commit": "1"}).append({"stage": "ppo", "size": "S", "side": "a", "step": 1})
+    assert len(Series(path, {"commit": "1", "date": "later"}).rows) == 1
     assert Series(path, {"commit": "2"}).rows == []
 
 
