@@ -74,6 +74,16 @@ class SampleKey:
 
 
 @dataclass(frozen=True, slots=True)
+class LowerStates:
+    """What enters layer ``layer`` of the network ``source``, [tokens, hidden]: the same for all roles and epochs where
+    nothing below that layer is trained."""
+
+    states: Tensor
+    layer: int
+    source: object
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRows:
     """Sequences back to back with the positions of their actions.
 
@@ -93,6 +103,8 @@ class TokenRows:
     sequence_offsets: Tensor
     action_positions: Tensor
     action_offsets: Tensor
+    lower: LowerStates | None = None
+    """Of these tokens, where they were computed already."""
 
     @staticmethod
     def of(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> TokenRows:
@@ -157,6 +169,7 @@ class TokenRows:
             sequence_offsets=starts,
             action_positions=self.action_positions[action_index] + shift,
             action_offsets=offsets_of(counts),
+            lower=None if self.lower is None else replace(self.lower, states=self.lower.states[token_index]),
         )
 
 

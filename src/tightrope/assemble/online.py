@@ -23,6 +23,7 @@ from tightrope.models.roles import Roles, online_roles
 from tightrope.parallel.single import SingleProcess
 from tightrope.protocols import Algorithm, RewardSource
 from tightrope.rollout.local_engine import LocalEngine
+from tightrope.rollout.lower_states import EngineWithLowerStates
 from tightrope.scoring.functions import load_function
 from tightrope.scoring.judge import Judging, LocalJudge
 from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
@@ -58,7 +59,8 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     source, normaliser = reward_of(config, inputs, roles)
     sampling = sampling_of(config, inputs)
     sampler = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
-    engine = TimedEngine(sampler, clock)
+    saved = config.model.lora is not None and config.model.lora.from_layer > 0
+    engine = TimedEngine(EngineWithLowerStates(sampler, roles.policy, budget) if saved else sampler, clock)
     scale = RunningScale() if config.reward.scale == "running_std" else None
     bootstraps = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
     judge, probe_judge = (

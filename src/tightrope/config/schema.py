@@ -28,6 +28,10 @@ class LoraSection(Section):
     """Rank of every adapter; roles that start from each other share it."""
     alpha: PositiveFloat = 32.0
     """Adapter output is scaled by alpha / rank."""
+    from_layer: int = Field(default=0, ge=0)
+    """Adapters from this layer (counted from 0) up. The layers below stay those of the starting model for every role,
+    so their states are computed once a rollout and used by all roles and epochs: the same numbers in less time. What
+    fewer adapters cost in quality is another question: compare at equal samples."""
     dropout: float = Field(default=0.0, ge=0.0, le=0.0)
     """Always 0: dropout makes the first ratio differ from 1."""
 

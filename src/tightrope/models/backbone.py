@@ -52,8 +52,12 @@ class Network:
         self._lora_layers: list[LoraLayer] = []
         self._adapters: list[str] = []
         self._adapter_numel: dict[str, int] = {}
+        self._lowest_layer: dict[str, int] = {}
+        self.layers = layer_list(self.trunk)
         self._adapter: str | None = None
-        self._matrices = [m.weight for m in self.trunk.modules() if isinstance(m, nn.Linear | Conv1D)]
+        below = [matrices(layer) for layer in self.layers]
+        counted = {id(weight) for layer in below for weight in layer}
+        self._matrices = [*below, [weight for weight in matrices(self.trunk) if id(weight) not in counted]]
         self.computed: dict[Kind, Computed] = {"scored": Computed(), "trained": Computed()}
         self.recompute = recompute
         if recompute:
@@ -98,19 +102,29 @@ class Network:
     def adapters(self) -> tuple[str, ...]:
         return tuple(self._adapters)
 
-    def register_adapter(self, name: str) -> None:
-        """Called once peft has put the adapter's weights into the trunk."""
+    @property
+    def n_layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    def lowest_layer(self, adapter: str | None) -> int:
+        """The lowest with weights of this adapter; of the bare backbone, their number."""
+        return self.n_layers if adapter is None else self._lowest_layer[adapter]
+
+    def register_adapter(self, name: str, from_layer: int = 0) -> None:
+        """Called once peft has put the adapter's weights into the trunk, in ``from_layer`` and above."""
         self._adapters.append(name)
+        self._lowest_layer[name] = from_layer
         exchange_layers(self.trunk)
         self._lora_layers = [module for module in self.trunk.modules() if isinstance(module, LoraLayer)]
         pairs = [(layer.lora_A, layer.lora_B) for layer in self._lora_layers if name in layer.lora_A]
         self._adapter_numel[name] = sum(p.numel() for a, b in pairs for half in (a, b) for p in half[name].parameters())
         self._activate(None)
 
-    def count(self, tokens: int, filling: int) -> None:
-        """A pass through the trunk, with the adapter that is active now."""
+    def count(self, tokens: int, filling: int, below: int | None = None, above: int = 0) -> None:
+        """A pass through the trunk, with the adapter that is active now; only through the layers ``below`` this one, or
+        from layer ``above`` up."""
         backward = torch.is_grad_enabled()
-        operations = tokens * self._operations_a_token(backward)
+        operations = tokens * self._operations_a_token(backward, below, above)
         recomputed = tokens + filling if backward and self.recompute else 0
         kind: Kind = "trained" if backward else "scored"
         self.computed[kind] += Computed(tokens, filling, recomputed, operations)
@@ -124,13 +138,14 @@ class Network:
     def sampling_operations(self, tokens: int, actions: int, adapter: str | None) -> int:
         """Of a rollout: one forward pass a token, logits for each action."""
         with self.using(adapter):
-            return tokens * self._operations_a_token(False) + actions * products(
+            return tokens * self._operations_a_token(False, None, 0) + actions * products(
                 self.unembedding_weight.numel(), backward=False, trained=False
             )
 
-    def _operations_a_token(self, backward: bool) -> int:
-        trunk = sum(weight.numel() for weight in self._matrices)
-        trained = any(weight.requires_grad for weight in self._matrices)
+    def _operations_a_token(self, backward: bool, below: int | None, above: int) -> int:
+        passed = [weight for layer in self._matrices[above:below] for weight in layer]
+        trunk = sum(weight.numel() for weight in passed)
+        trained = any(weight.requires_grad for weight in passed)
         adapter = 0 if self._adapter is None else self._adapter_numel[self._adapter]
         return products(trunk, backward=backward, trained=trained) + products(adapter, backward=backward, trained=True)
 
@@ -175,3 +190,13 @@ def linear_layers(trunk: nn.Module) -> tuple[str, ...]:
         name.rsplit(".", 1)[-1] for name, module in trunk.named_modules() if isinstance(module, nn.Linear | Conv1D)
     }
     return tuple(sorted(names))
+
+
+def matrices(part: nn.Module) -> list[Tensor]:
+    return [module.weight for module in part.modules() if isinstance(module, nn.Linear | Conv1D)]
+
+
+def layer_list(trunk: nn.Module) -> list[nn.Module]:
+    """The layers in order; none where the architecture does not keep them in one list of its own."""
+    lists = [module for module in trunk.children() if isinstance(module, nn.ModuleList)]
+    return list(lists[0]) if len(lists) == 1 else []

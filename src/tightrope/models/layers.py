@@ -42,6 +42,8 @@ class Adapted(PeftLinear):
         if self._disable_adapters:
             return base(x)
         (name,) = self._active_adapter
+        if name not in self.lora_A:  # another role's adapter reaches this layer, this one's does not
+            return base(x)
         a, b = self.lora_A[name].weight, self.lora_B[name].weight
         assert isinstance(a, Tensor) and isinstance(b, Tensor)
         weight = base.weight.T if isinstance(base, Conv1D) else base.weight

@@ -26,19 +26,31 @@ PEFT_PREFIX = "base_model.model."
 class Shape:
     rank: int
     alpha: float
+    from_layer: int = 0
 
 
 def add_adapter(network: Network, name: str, shape: LoraSection | Shape, seed: int) -> None:
-    """Put an adapter on every matrix of the trunk. B starts at 0, so the network computes what it did before.
+    """Put an adapter on every matrix of the trunk, from ``from_layer`` up. B starts at 0, so the network computes what
+    it did before.
 
     A is uniform within 1 / sqrt(inputs) (peft's start), drawn from ``seed`` on the CPU in float32: the same numbers on
     every device, and no global random number is used up.
     """
+    layers = network.n_layers
+    if shape.from_layer and shape.from_layer >= layers:
+        raise TightropeError(
+            f"the model has {layers} layers, so no adapter is left",
+            where="model.lora.from_layer",
+            expected=f"less than {layers}",
+            found=str(shape.from_layer),
+        )
     config = lora_config(network, shape)
+    if shape.from_layer:  # peft finds a layer's number only behind the name of a model around the trunk
+        config.layers_to_transform, config.target_modules = None, paths_from(network, shape.from_layer)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several adapters are meant
         inject_adapter_in_model(config, network.trunk, name)
-    network.register_adapter(name)
+    network.register_adapter(name, shape.from_layer)
     generator = torch.Generator().manual_seed(seed)
     for layer in adapter_layers(network, name).values():
         a, b = layer.lora_A[name], layer.lora_B[name]
@@ -49,6 +61,14 @@ def add_adapter(network: Network, name: str, shape: LoraSection | Shape, seed: i
         b.weight = nn.Parameter(torch.zeros(b.weight.shape, device=network.device))
 
 
+def paths_from(network: Network, layer: int) -> list[str]:
+    """The matrices of this layer and above, by their name in the trunk."""
+    names = {id(module): path for path, module in network.trunk.named_modules()}
+    above = [module for upper in network.layers[layer:] for module in upper.modules()]
+    paths = [names[id(module)] for module in above]
+    return [path for path in paths if path.rsplit(".", 1)[-1] in network.linear_layers]
+
+
 def lora_config(network: Network, shape: LoraSection | Shape) -> LoraConfig:
     return LoraConfig(
         r=shape.rank,
@@ -57,6 +77,7 @@ def lora_config(network: Network, shape: LoraSection | Shape) -> LoraConfig:
         target_modules=list(network.linear_layers),
         fan_in_fan_out=network.conv1d,
         bias="none",
+        layers_to_transform=list(range(shape.from_layer, network.n_layers)) if shape.from_layer else None,
     )
 
 
@@ -82,7 +103,7 @@ def adapter_parameters(network: Network, name: str) -> dict[str, nn.Parameter]:
 
 def shape_of(network: Network, name: str) -> Shape:
     layer = next(iter(adapter_layers(network, name).values()))
-    return Shape(int(layer.r[name]), float(layer.lora_alpha[name]))
+    return Shape(int(layer.r[name]), float(layer.lora_alpha[name]), network.lowest_layer(name))
 
 
 def merged_delta(layer: LoraLayer, name: str) -> Tensor:
@@ -113,7 +134,7 @@ def save_adapter(network: Network, name: str, shape: Shape, folder: Path, extra:
 
 def read_shape(folder: Path) -> Shape:
     fields = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    return Shape(int(fields["r"]), float(fields["lora_alpha"]))
+    return Shape(int(fields["r"]), float(fields["lora_alpha"]), min(fields.get("layers_to_transform") or [0]))
 
 
 @torch.no_grad()

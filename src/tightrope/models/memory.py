@@ -101,6 +101,8 @@ def estimate_of(
     config: PretrainedConfig, model: ModelSection, dtype: torch.dtype, device: str, work: Work
 ) -> MemoryEstimate:
     """From a config, as if on ``device``: shapes need no folder."""
+    if model.lora is not None:  # counted as if every layer had adapters: never too little
+        model = model.model_copy(update={"lora": model.lora.model_copy(update={"from_layer": 0})})
     plan = _plan(config, dtype, model, work)
     parameters, groups = plan.parameters, [sum(p.numel() for p in group) for group in plan.groups]
     one, trained = parameters * dtype.itemsize, sum(groups)

@@ -8,6 +8,7 @@ CPU), in action order.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,9 @@ from tightrope.maths.logprobs import chunked_logprobs
 from tightrope.models.attention import Scores, attention
 from tightrope.models.backbone import Network
 from tightrope.models.heads import Head
+from tightrope.models.lower_layers import ending_before, starting_at
 from tightrope.models.padded_forward import padded_states
-from tightrope.types import PolicyOutput, TokenRows
+from tightrope.types import LowerStates, PolicyOutput, TokenRows, microbatch_indices
 
 if TYPE_CHECKING:  # roles are loaded through models/load.py, which probes networks with this file
     from tightrope.models.roles import Role
@@ -118,14 +120,38 @@ def network_states(network: Network, rows: TokenRows) -> Tensor:
         network.count(rows.n_tokens, rows.n_sequences * int(rows.lengths.max()) - rows.n_tokens)
         return padded_states(network, rows)
     tokens, offsets = filled_up(rows, network.device)
-    network.count(rows.n_tokens, len(tokens) - rows.n_tokens)
-    states = network.trunk(
+    filling, lower = len(tokens) - rows.n_tokens, rows.lower
+    if lower is None or lower.source is not network or lower.layer > network.lowest_layer(network.adapter):
+        network.count(rows.n_tokens, filling)
+        return _trunk(network, tokens, offsets)[: rows.n_tokens]
+    network.count(rows.n_tokens, filling, above=lower.layer)
+    given = torch.cat([lower.states, lower.states.new_zeros(filling, lower.states.shape[1])])
+    with starting_at(network, lower.layer, given[None]):
+        return _trunk(network, tokens, offsets)[: rows.n_tokens]
+
+
+@torch.no_grad()
+def with_lower_states(network: Network, layer: int, rows: TokenRows, token_budget: int | None) -> TokenRows:
+    """The same rows with what enters this layer of the network, which no adapter may have reached."""
+    parts: list[Tensor] = []
+    for group in microbatch_indices(rows.lengths, token_budget):
+        part = rows.select(group)
+        tokens, offsets = filled_up(part, network.device)
+        with network.using(None), ending_before(network, layer) as kept:
+            _trunk(network, tokens, offsets)
+            network.count(part.n_tokens, len(tokens) - part.n_tokens, below=layer)
+        assert kept.states is not None
+        parts.append(kept.states[0, : part.n_tokens])
+    return replace(rows, lower=LowerStates(torch.cat(parts), layer, network)) if parts else rows
+
+
+def _trunk(network: Network, tokens: Tensor, offsets: Tensor) -> Tensor:
+    return network.trunk(
         input_ids=tokens[None].to(network.device),
         position_ids=positions_of(offsets)[None].to(network.device),
         layout=PackedLayout(offsets),
         use_cache=False,
     ).last_hidden_state[0]
-    return states[: rows.n_tokens]
 
 
 def filled_up(rows: TokenRows, device: torch.device) -> tuple[Tensor, Tensor]:
