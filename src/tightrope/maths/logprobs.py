@@ -35,6 +35,12 @@ class LogitRule:
     scale: float = 1.0
     softcap: float | None = None
 
+    def applied(self, products: Float[Tensor, "actions vocab"]) -> Float[Tensor, "actions vocab"]:
+        """c · tanh(s · products / c), in place."""
+        if self.scale != 1.0:
+            products = products.mul_(self.scale)
+        return products if self.softcap is None else products.div_(self.softcap).tanh_().mul_(self.softcap)
+
 
 PLAIN = LogitRule()
 
@@ -50,10 +56,7 @@ def output_logits(
     >>> output_logits(torch.ones(1, 1), torch.tensor([[8.0], [0.0]]), None, LogitRule(0.5, 2.0))
     tensor([[1.9281, 0.0000]])
     """
-    logits = widen(linear(hidden.to(weight.dtype), weight, bias))
-    if rule.scale != 1.0:
-        logits = logits.mul_(rule.scale)
-    return logits if rule.softcap is None else logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
+    return rule.applied(widen(linear(hidden.to(weight.dtype), weight, bias)))
 
 
 def logprobs_and_entropy(

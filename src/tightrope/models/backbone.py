@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from tightrope.config.errors import TightropeError
-from tightrope.maths.logprobs import output_logits
+from tightrope.maths.ragged import widen
 from tightrope.models.families import Family, family_of
 from tightrope.models.heads import logit_rule
 from tightrope.models.layers import exchange_layers
@@ -74,11 +74,11 @@ class Network:
     @property
     def unembedding_weight(self) -> Tensor:
         """[vocab, hidden]."""
-        return self._require_unembedding().weight
+        return self.unembedding.weight
 
     @property
     def unembedding_bias(self) -> Tensor | None:
-        return self._require_unembedding().bias
+        return self.unembedding.bias
 
     @property
     def gives_logits(self) -> bool:
@@ -86,9 +86,12 @@ class Network:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] -> [n, vocab], float32 or wider; the same head that the trainer's log-probs come from."""
-        return output_logits(hidden, self.unembedding_weight, self.unembedding_bias, self.logit_rule)
+        layer = self.unembedding
+        return self.logit_rule.applied(widen(layer(hidden.to(layer.weight.dtype))))
 
-    def _require_unembedding(self) -> nn.Linear:
+    @property
+    def unembedding(self) -> nn.Linear:
+        """The output matrix. Raises TightropeError where there is none."""
         if not isinstance(self._unembedding, nn.Linear):
             raise TightropeError("this network has no output matrix, so it gives no log-probs", fix="use a causal LM")
         return self._unembedding

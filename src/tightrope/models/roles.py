@@ -31,6 +31,7 @@ from tightrope.models.load import (
 )
 from tightrope.models.lora import adapter_parameters, add_adapter, copy_adapter, load_adapter, read_shape, shape_of
 from tightrope.models.manifest import ADAPTER_FOLDER, base_hash, read_manifest, require_kind, tokenizer_hash
+from tightrope.models.weight_layout import lay_out_frozen
 
 ADAPTER_MARK = ".lora_"
 SHAPE_KEYS = ("model_type", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "vocab_size")
@@ -204,6 +205,9 @@ def finished(roles: Roles) -> Roles:
     for group in roles.parameters.values():
         for parameter in group.values():
             parameter.requires_grad_(True)
+    for role in (roles.policy, roles.reference, roles.critic, roles.reward):
+        if role is not None:
+            lay_out_frozen(role.network)
     return roles
 
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from tightrope.config.errors import TightropeError
 from tightrope.maths.ragged import result_dtype
 from tightrope.models.roles import Role
+from tightrope.rollout.decode_products import decode_products
 from tightrope.rollout.decoders import prefill
 from tightrope.rollout.sampling import NonFiniteLogits, draw, uniforms
 from tightrope.types import Prompt, Rollout, SampleKey, Sampling, TokenRows, microbatch_indices
@@ -61,7 +62,8 @@ class LocalEngine:
         prompt_index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
         sample_index = sample_numbers(prompts, samples_per_prompt)
         lengths = torch.tensor([len(prompt.token_ids) for prompt in prompts])[prompt_index] + sampling.max_new_tokens
-        with self._policy.network.using(self._policy.adapter):
+        network = self._policy.network
+        with network.using(self._policy.adapter), decode_products(network, sampling.max_new_tokens):
             draws = [
                 self._sample(prompts, prompt_index[batch], sample_index[batch], sampling, key)
                 for batch in microbatch_indices(lengths, self._token_budget)
