@@ -52,6 +52,8 @@ def rollout_of(
     """One response for each row of ``script`` (all of one length), as the engine ends it."""
     network = SimpleNamespace(
         using=lambda adapter: nullcontext(),
+        adapter=None,
+        trunk=torch.nn.Module(),
         context_length=1 + len(script[0]),
         device=torch.device("cpu"),
         unembedding_weight=torch.zeros(1, 1),

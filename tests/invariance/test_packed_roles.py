@@ -183,7 +183,7 @@ def test_a_separate_critic_starts_as_the_reward_model(base, rewards, lora):
     roles = full_roles(base, rewards, lora, "separate")
     _, _, critic, reward = four(roles)
     with torch.no_grad():
-        torch.testing.assert_close(sequence_scores(critic, ROWS), sequence_scores(reward, ROWS), rtol=0, atol=1e-6)
+        torch.testing.assert_close(sequence_scores(critic, ROWS), sequence_scores(reward, ROWS), rtol=0, atol=1e-5)
     trained = {p.data_ptr() for p in roles.parameters["critic"].values()}
     assert reward.head is not None and reward.head.weight.data_ptr() not in trained
 

@@ -25,12 +25,12 @@ def cache_of(prompt_of=(0, 1, 2)):
 
 
 def step(cache, values):
-    """Each layer writes ``values[slot]`` everywhere; returns what the last layer holds, per slot up to its length."""
+    """Each layer writes ``values[slot]`` everywhere; returns what the last layer holds, per slot from its start."""
     for layer in range(2):
         new = torch.tensor(values)[:, None, None].expand(-1, KV_HEADS, DIM)
         keys, _ = cache.append(layer, new, new)
     cache.advance()
-    return [keys[slot, :, :length] for slot, length in enumerate(cache.lengths.tolist())]
+    return [keys[slot, :, start:] for slot, start in enumerate(cache.starts.tolist())]
 
 
 def test_each_slot_starts_with_its_prompt():
@@ -68,10 +68,10 @@ def test_half_empty_memory_is_given_back():
 
 def test_a_token_attends_to_its_own_sequence_alone():
     cache = cache_of((0, 1, 2))
-    for keys, values in cache._layers:  # what lies beyond a sequence must not matter
-        for slot, length in enumerate(cache.lengths.tolist()):
-            keys[slot, :, length:] = 1e9
-            values[slot, :, length:] = 1e9
+    for keys, values in cache._layers:  # what lies beside a sequence must not matter
+        for slot, start in enumerate(cache.starts.tolist()):
+            for held in (keys, values):
+                held[slot, :, :start] = held[slot, :, cache.end :] = 1e9
     generator = torch.Generator().manual_seed(1)
     query = torch.randn(3, 4, 1, DIM, generator=generator)
     key, value = torch.randn(2, 3, KV_HEADS, 1, DIM, generator=generator)
