@@ -7,7 +7,7 @@ import torch
 
 from tests.tiny import SHAPES, tiny_family
 from tightrope.config.schema import LoraSection, ModelSection
-from tightrope.models import weight_layout
+from tightrope.kernels.products import WIDE_VECTORS
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
 from tightrope.models.roles import offline_roles, role_hash
@@ -20,7 +20,7 @@ from tightrope.types import Prompt, SampleKey, Sampling
 CLOSE = {"rtol": 0, "atol": 1e-5}  # float32 in another order of summation
 TOKENS = 40
 PROMPTS = [Prompt(i, tuple(ids), "", {}) for i, ids in enumerate([[5], [6, 7, 8, 9, 10, 11], [12] * 20])]
-needs_wide_vectors = pytest.mark.skipif(not weight_layout.WIDE_VECTORS, reason="the library is not used here")
+needs_wide_vectors = pytest.mark.skipif(not WIDE_VECTORS, reason="the library is not used here")
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from tightrope.kernels.products import WIDE_VECTORS
 from tightrope.models.backbone import Network
-
-WIDE_VECTORS = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def lay_out_frozen(network: Network) -> None:
