@@ -291,11 +291,13 @@ def test_large_logits_do_not_overflow() -> None:
 
 def test_no_rows_are_legal() -> None:
     none = torch.empty(0).long()
-    hidden = torch.empty(0, 2, requires_grad=True)
-    logprobs, entropy = chunked_logprobs(hidden, torch.ones(3, 2), None, none, 1.0)
+    hidden, weight = torch.empty(0, 2, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+    logprobs, entropy = chunked_logprobs(hidden, weight, None, none, 1.0)
     logprobs.sum().backward()
     assert entropy is not None
     assert len(logprobs) == len(entropy) == 0
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[0.0, 0.0]] * 3
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])

@@ -107,7 +107,7 @@ def chunked_logprobs(
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     apply = cast("Callable[..., tuple[Tensor, Tensor]]", _ChunkedLogprobs.apply)  # pyright: ignore[reportUnknownMemberType]
     rows = len(hidden)
-    filling = _filling(rows, chunk_size) if fast(hidden, weight) else 0
+    filling = _filling(rows, chunk_size) if fast(hidden) else 0
     if filling:
         hidden = torch.cat([hidden, hidden.new_zeros(filling, hidden.shape[1])])
         tokens = torch.cat([tokens, tokens.new_zeros(filling)])
