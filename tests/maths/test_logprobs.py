@@ -99,7 +99,13 @@ def test_logits_over_the_limit_are_computed_again_with_the_same_numbers(monkeypa
 
 
 def rows_at_a_time(
-    monkeypatch, rows: int, chunk_size: int | None, keep_bytes: int, *, filled_up: bool = False
+    monkeypatch,
+    rows: int,
+    chunk_size: int | None,
+    keep_bytes: int,
+    *,
+    filled_up: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> list[int]:
     """How many rows of logits exist at a time, in the forward pass and then in the backward pass, for a vocab of 8."""
     seen: list[int] = []
@@ -111,7 +117,7 @@ def rows_at_a_time(
     monkeypatch.setattr(module, "output_logits", watched)
     monkeypatch.setattr(module, "KEEP_BYTES", keep_bytes)
     monkeypatch.setattr(products, "WIDE_VECTORS", filled_up)
-    hidden, weight = torch.zeros(rows, 1, requires_grad=True), torch.zeros(8, 1)
+    hidden, weight = torch.zeros(rows, 1, dtype=dtype, requires_grad=True), torch.zeros(8, 1, dtype=dtype)
     logprobs, _ = chunked_logprobs(hidden, weight, None, torch.zeros(rows).long(), 1.0, chunk_size=chunk_size)
     logprobs.sum().backward()
     return seen
@@ -136,6 +142,7 @@ def test_a_chunk_is_what_may_be_kept_and_only_that_is_kept(monkeypatch, rows, ch
 def test_the_last_chunk_is_filled_up_and_never_beyond_a_chunk(monkeypatch) -> None:
     room = 1000 * 8 * 4
     assert rows_at_a_time(monkeypatch, 50, None, room, filled_up=True) == [64]
+    assert rows_at_a_time(monkeypatch, 50, None, room, filled_up=True, dtype=torch.float64) == [50]
     assert rows_at_a_time(monkeypatch, 99, 100, room, filled_up=True) == [100]
     assert rows_at_a_time(monkeypatch, 103, 100, room, filled_up=True) == [100, 16, 100, 16]
 
