@@ -156,6 +156,10 @@ def test_faults_have_names_of_their_own_and_real_targets() -> None:
     assert any(patch.owner is ppo for fault in FAULTS for patch in fault.patches)
 
 
+def test_the_table_takes_an_adapter_though_its_config_counts_no_layers() -> None:
+    assert Table.of(Variant(lora=True)).config.model.lora is not None
+
+
 def test_a_low_share_is_a_sign_only_where_the_run_aims_at_j() -> None:
     bootstrapped = Variant(form="variable").but("ppo", bootstrap_truncated=True)
     assert aims_at_j(Variant()) and not aims_at_j(bootstrapped)

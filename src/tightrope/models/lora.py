@@ -36,14 +36,8 @@ def add_adapter(network: Network, name: str, shape: LoraSection | Shape, seed: i
     A is uniform within 1 / sqrt(inputs) (peft's start), drawn from ``seed`` on the CPU in float32: the same numbers on
     every device, and no global random number is used up.
     """
-    layers = network.n_layers
-    if shape.from_layer and shape.from_layer >= layers:
-        raise TightropeError(
-            f"the model has {layers} layers, so no adapter is left",
-            where="model.lora.from_layer",
-            expected=f"less than {layers}",
-            found=str(shape.from_layer),
-        )
+    if shape.from_layer:
+        require_layers_above(network, shape.from_layer)
     config = lora_config(network, shape)
     if shape.from_layer:  # peft finds a layer's number only behind the name of a model around the trunk
         config.layers_to_transform, config.target_modules = None, paths_from(network, shape.from_layer)
@@ -59,6 +53,16 @@ def add_adapter(network: Network, name: str, shape: LoraSection | Shape, seed: i
         # float32 also over a bfloat16 trunk: steps of 1e-5 would vanish in bfloat16's three digits.
         a.weight = nn.Parameter((draws / math.sqrt(a.in_features)).to(network.device))
         b.weight = nn.Parameter(torch.zeros(b.weight.shape, device=network.device))
+
+
+def require_layers_above(network: Network, layer: int) -> None:
+    if layer >= network.n_layers:
+        raise TightropeError(
+            f"the model has {network.n_layers} layers, so no adapter is left",
+            where="model.lora.from_layer",
+            expected=f"less than {network.n_layers}",
+            found=str(layer),
+        )
 
 
 def paths_from(network: Network, layer: int) -> list[str]:
