@@ -17,6 +17,7 @@ from tightrope.models.attention import Scores
 from tightrope.models.packed_forward import (
     PackedLayout,
     action_values,
+    filled_up,
     hidden_states,
     sequence_scores,
     token_logprobs,
@@ -159,6 +160,22 @@ def test_rows_do_not_see_each_other(roles):
     backwards = token_logprobs(policy, TokenRows.of(PAIRS[::-1]), TEMPERATURE).logprobs
     pieces = backwards.split([len(b) for _, b in PAIRS[::-1]])
     torch.testing.assert_close(together, torch.cat(pieces[::-1]), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_tokens_that_fill_up_stay_within_the_context(roles):
+    """2050 tokens are filled up by 126, in a model that has 64 positions."""
+    policy, pair = policy_of(roles), ([5, 6, 7], [8, 9])
+    many = token_logprobs(policy, TokenRows.of([pair] * 410), TEMPERATURE).logprobs
+    alone = token_logprobs(policy, TokenRows.of([pair]), TEMPERATURE).logprobs
+    torch.testing.assert_close(many, alone.repeat(410), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("lengths", "ends"), [([5, 12], [17, 29, 32]), ([9] * 2, [18, 27, 32]), ([16], [16])])
+def test_no_sequence_that_fills_up_is_longer_than_a_row(lengths, ends):
+    rows = TokenRows.of([([5], [6] * (n - 1)) for n in lengths])
+    tokens, offsets = filled_up(rows, torch.device("cpu"))
+    assert offsets.tolist()[len(lengths) :] == ends and len(tokens) == ends[-1]
 
 
 @torch.no_grad()

@@ -155,13 +155,15 @@ def _trunk(network: Network, tokens: Tensor, offsets: Tensor) -> Tensor:
 
 
 def filled_up(rows: TokenRows, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and sequence offsets, on a CPU with one more sequence that nobody reads, up to a number of tokens that
-    comes again (``tightrope.kernels.products.recurring``)."""
+    """Tokens and sequence offsets, on a CPU with more sequences that nobody reads, up to a number of tokens that comes
+    again (``tightrope.kernels.products.recurring``). None is longer than the longest row, so no position is beyond the
+    model's."""
     filling = recurring(rows.n_tokens) - rows.n_tokens if device.type == "cpu" else 0
     if filling == 0:
         return rows.tokens, rows.sequence_offsets
     tokens = torch.cat([rows.tokens, rows.tokens.new_zeros(filling)])
-    return tokens, torch.cat([rows.sequence_offsets, rows.sequence_offsets[-1:] + filling])
+    ends = torch.arange(rows.n_tokens, len(tokens), int(rows.lengths.max()))[1:]
+    return tokens, torch.cat([rows.sequence_offsets, ends, torch.tensor([len(tokens)])])
 
 
 def positions_of(offsets: Tensor) -> Tensor:
