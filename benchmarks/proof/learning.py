@@ -64,7 +64,9 @@ def critic_claims(results: Results) -> list[Claim]:
     for what, of in (("explained variance", ("ev", "mean")), ("true reward", ("last_third", "true"))):
         values = {name: [run[of[0]][of[1]] for run in results.figures(CRITIC.name, name).values()] for name in settings}
         behind = worst([errors_behind(values[DEFAULT_CRITIC], values[name]) for name in settings])
-        claims.append(Claim(f"critic: {what}, default behind the best, standard errors", behind, NOISE, at_most=True))
+        claims.append(
+            Claim(f"critic: {what}, default behind the best shared one, standard errors", behind, NOISE, at_most=True)
+        )
     return claims
 
 
