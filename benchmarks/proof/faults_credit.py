@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -161,14 +160,6 @@ def reward_reads_one_word_less(samples: Function) -> Function:
         return [replace(s, response=" ".join(s.response.split()[:-1])) for s in samples(self)]
 
     return shortened
-
-
-def rewards_of_the_neighbour(score: Function) -> Function:
-    def rolled(self: Any, samples: Sequence[Sample]) -> list[float]:
-        found = score(self, samples)
-        return [*found[1:], found[0]]
-
-    return rolled
 
 
 def siblings_mixed_up(rloo_advantages: Function) -> Function:
