@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
     options = parser.parse_args(arguments)
+    if options.page is not None and options.only:
+        parser.error("--page replaces all tables and takes no --only")
     context = multiprocessing.get_context("spawn")
     began = time.monotonic()
     with ProcessPoolExecutor(options.workers, context, torch.set_num_threads, (1,)) as pool:

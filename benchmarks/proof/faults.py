@@ -39,24 +39,31 @@ class Fault:
 
 @dataclass
 class Hits:
-    count: int = 0
+    """How often the replacement of each patch was called."""
+
+    counts: list[int]
+
+    @property
+    def count(self) -> int:
+        """Of the patch that was called least; a fault without patches is never reached."""
+        return min(self.counts, default=0)
 
 
 @contextmanager
 def broken(fault: Fault) -> Iterator[Hits]:
     """The library with the fault in it."""
-    hits = Hits()
+    hits = Hits([0] * len(fault.patches))
     with ExitStack() as stack:
-        for change in fault.patches:
+        for place, change in enumerate(fault.patches):
             original: Function = vars(change.owner)[change.name]
-            stack.enter_context(patch.object(change.owner, change.name, counted(change.mutated(original), hits)))
+            stack.enter_context(patch.object(change.owner, change.name, counted(change.mutated(original), hits, place)))
         yield hits
 
 
-def counted(function: Function, hits: Hits) -> Function:
+def counted(function: Function, hits: Hits, place: int) -> Function:
     @wraps(function)
     def call(*args: Any, **others: Any) -> Any:
-        hits.count += 1
+        hits.counts[place] += 1
         return function(*args, **others)
 
     return call

@@ -15,7 +15,7 @@ from benchmarks.learning.settings import SEEDS, TRUE
 from benchmarks.proof import __main__ as proof
 from benchmarks.proof.checks import self_test, small, step_accounts
 from benchmarks.proof.claims import Chapter, Claim
-from benchmarks.proof.faults import Fault, broken
+from benchmarks.proof.faults import Fault, Patch, broken
 from benchmarks.proof.learning import CLAIMS, errors_behind, frontier_claims
 from benchmarks.proof.problem import Problem, Scale, optimum, outcome, share_of_optimum
 from benchmarks.proof.runs import Table, Variant
@@ -150,6 +150,16 @@ def test_a_fault_that_is_never_reached_is_an_error(monkeypatch) -> None:
         verdict_of_fault("nobody calls this")
 
 
+def test_a_fault_is_reached_when_each_of_its_patches_is() -> None:
+    names = ("kl_in_reward", "token_rewards")
+    patches = tuple(Patch(ppo, name, lambda original: lambda: None) for name in names)
+    with broken(Fault("two places", patches, Variant())) as hits:
+        vars(ppo)["kl_in_reward"]()
+        assert hits.count == 0
+        vars(ppo)["token_rewards"]()
+        assert hits.count == 1
+
+
 def test_faults_have_names_of_their_own_and_real_targets() -> None:
     assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 20
     assert all(patch.name in vars(patch.owner) for fault in FAULTS for patch in fault.patches)
@@ -232,6 +242,12 @@ def test_the_page_keeps_its_words_and_gets_new_tables(tmp_path) -> None:
     page.write_text("no place")
     with pytest.raises(ValueError, match="no lines"):
         proof.write_tables(page, [])
+
+
+def test_a_part_does_not_replace_the_tables_of_the_whole(tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        proof.main(["--only", "RLOO", "--page", str(tmp_path / "page.md")])
+    assert "takes no --only" in capsys.readouterr().err
 
 
 @pytest.mark.slow
