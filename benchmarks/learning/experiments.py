@@ -24,6 +24,7 @@ from benchmarks.learning.settings import (
     Experiment,
     Setting,
 )
+from tightrope.demo.model import LAYERS
 
 TARGETS = (1, 2, 4, 8)
 OVER_STEPS = 200
@@ -148,6 +149,7 @@ OVEROPTIMISATION = Experiment(
     ],
 )
 LORA: dict[str, object] = {"model.lora": {"rank": 16, "alpha": 32.0}, "optimizer.learning_rate": LORA_RATE}
+UPPER_HALF = LORA | {"model.lora": {"rank": 16, "alpha": 32.0, "from_layer": LAYERS // 2}}
 ROLES = Experiment(
     "roles",
     "What do a critic on the policy's trunk, and adapters on one frozen backbone, change at equal samples and KL?",
@@ -155,6 +157,7 @@ ROLES = Experiment(
         Setting("full, separate critic", {"ppo.critic": "separate"}),
         Setting("full, shared critic"),
         Setting("LoRA, shared critic", LORA),
+        Setting("LoRA in the upper half, shared critic", UPPER_HALF),
     ],
     seeds=(0, 1, 2, 3, 4),
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.speed.conditions import conditions, told
 from benchmarks.speed.contests import CONTESTS, OURS, PEER, PEERS, ROOT, Command, Contest, chosen, command_of
-from benchmarks.speed.floor import operations, operations_per_second, weights_of
+from benchmarks.speed.floor import TRAINS, operations, operations_per_second, weights_of
 from benchmarks.speed.material import material
 from benchmarks.speed.page import write_page
 from benchmarks.speed.results import Figures, figures_of, summary, table
@@ -29,8 +29,6 @@ from benchmarks.speed.sizes import SIZES, Size
 from benchmarks.speed.workers import Row
 
 ROWS = ROOT / "runs" / "speed" / "rows.jsonl"
-WHOLE = (PEER, "same_maths")
-"""Sides that train policy and critic whole."""
 
 
 def main() -> int:
@@ -49,7 +47,7 @@ def main() -> int:
     if not asked.report:
         begin(series, contests, sides)
         for contest in contests:
-            for row in play(series, contest, sides, partial(command_in, folders)):
+            for row in play(series, contest, contest.among(sides), partial(command_in, folders)):
                 print(line(row), file=sys.stderr, flush=True)
     found = figures_by_contest(series, sides)
     print(f"\n{table(found)}\n")
@@ -75,9 +73,8 @@ def set_floors(sides: dict[str, dict[str, Any]], size: Size, folder: Path, gflop
     """``floor``: seconds that the arithmetic of a side's median step takes at best."""
     weights = weights_of(folder / "model")
     for side, numbers in sides.items():
-        if side in WHOLE or side == "default":
-            work = operations(weights, numbers["tokens"], numbers["response_tokens"], size.epochs, side in WHOLE)
-            numbers["floor"] = work / 1e9 / gflops
+        work = operations(weights, numbers["tokens"], numbers["response_tokens"], size.epochs, TRAINS[side])
+        numbers["floor"] = work / 1e9 / gflops
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -14,8 +14,10 @@ ROOT = Path(__file__).parents[2]
 PEERS = Path(sys.prefix) / "bench-peers"
 """The environment of TRL 1.12.0; ``stages`` in it holds 1.16.0."""
 PEER = "peer"
-OURS = ("same_maths", "default")
-"""Sides of ours, as they are called in ``ours.MATHEMATICS``. One more there is one more here."""
+OURS = ("same_maths", "default", "cached")
+"""Sides of ours; ``ours.mathematics_of`` says what each is."""
+PPO_ALONE = ("cached",)
+"""Where nothing is kept from one pass to the next there is nothing to compute only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,14 @@ class Contest:
     @property
     def name(self) -> str:
         return f"{self.stage}_{self.size}"
+
+    def among(self, sides: Sequence[str]) -> list[str]:
+        """Those of ``sides`` that take part.
+
+        >>> Contest("sft", "S", steps=1).among(["default", "cached"])
+        ['default']
+        """
+        return [side for side in sides if self.stage == "ppo" or side not in PPO_ALONE]
 
 
 CONTESTS = (

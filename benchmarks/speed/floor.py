@@ -5,6 +5,7 @@
     rollout    one forward pass a token
     score      reference, reward model and values: three passes, logits in the first
     update     each epoch: policy and critic trained whole, or one pass of a frozen trunk with adapters
+    lower half of the layers below all adapters: in the rollout alone, what it gives is kept
 
 Attention (a few percent at these lengths), what adapters add, optimizer and sampling are left out: nothing reaches it.
 """
@@ -15,6 +16,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -47,16 +49,29 @@ def weights_of(folder: Path) -> Weights:
     return Weights(layer * layers, hidden * config["vocab_size"], 4 * hidden * layers)
 
 
-def operations(weights: Weights, tokens: float, actions: float, epochs: int, whole: bool) -> float:
-    """Of one PPO step. ``whole``: policy and critic are models that are trained whole, else adapters on one trunk.
+Trains = Literal["policy and critic", "adapters", "adapters in the upper half"]
+TRAINS: dict[str, Trains] = {
+    "peer": "policy and critic",
+    "same_maths": "policy and critic",
+    "default": "adapters",
+    "cached": "adapters in the upper half",
+}
+"""What each side trains."""
 
-    >>> operations(Weights(100, 10), tokens=10, actions=5, epochs=1, whole=True) / 1000
+
+def operations(weights: Weights, tokens: float, actions: float, epochs: int, trains: Trains) -> float:
+    """Of one PPO step.
+
+    >>> operations(Weights(100, 10), tokens=10, actions=5, epochs=1, trains="policy and critic") / 1000
     20.5
+    >>> operations(Weights(100, 10), tokens=10, actions=5, epochs=1, trains="adapters in the upper half") / 1000
+    7.4
     """
     trunk, head = tokens * weights.trunk, actions * weights.head
+    kept = trunk / 2 if trains == "adapters in the upper half" else trunk
     rollout = FORWARD * (trunk + head)
-    score = FORWARD * (3 * trunk + head)
-    update = TRAINED * (2 * trunk + head) if whole else THROUGH * (trunk + head)
+    score = FORWARD * (3 * kept + head)
+    update = TRAINED * (2 * trunk + head) if trains == "policy and critic" else THROUGH * (kept + head)
     return rollout + score + epochs * update
 
 

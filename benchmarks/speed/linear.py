@@ -18,10 +18,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.speed.conditions import conditions, told
-from benchmarks.speed.contests import ROOT, Command, Contest, ours
+from benchmarks.speed.contests import OURS, ROOT, Command, Contest, ours
 from benchmarks.speed.floor import operations_a_token, weights_of
 from benchmarks.speed.material import material
-from benchmarks.speed.ours import MATHEMATICS
 from benchmarks.speed.page import write_page
 from benchmarks.speed.results import figures_of, growth, linear_table
 from benchmarks.speed.series import Series, begin, play
@@ -35,7 +34,7 @@ ROWS = ROOT / "runs" / "speed" / "linear.jsonl"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="How the cost of a PPO step grows.")
-    parser.add_argument("--mathematics", choices=MATHEMATICS, default="default")
+    parser.add_argument("--mathematics", choices=OURS, default="default")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--write", action="store_true", help="write docs/speed.json and the table of docs/speed.md")

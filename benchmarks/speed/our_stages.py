@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.speed.contests import OURS
 from benchmarks.speed.material import material
-from benchmarks.speed.ours import MATHEMATICS
+from benchmarks.speed.ours import mathematics_of
 from benchmarks.speed.sizes import SIZES, Size
 from benchmarks.speed.turns import Turns
 from tightrope.algorithms.options import RewardModelConfig, SFTConfig
@@ -32,12 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="SFT and reward-model steps of this library, timed.")
     parser.add_argument("stage", choices=("sft", "reward"))
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("mathematics", choices=MATHEMATICS)
+    parser.add_argument("mathematics", choices=OURS)
     parser.add_argument("steps", type=int, nargs="?", help="absent: one for each line on stdin")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     size = SIZES[asked.size]
-    config = config_of(asked.stage, size, MATHEMATICS[asked.mathematics])
+    config = config_of(asked.stage, size, mathematics_of(asked.mathematics, size))
     walk(config, Turns({"stage": asked.stage, "size": size.name, "side": asked.mathematics}, asked.steps))
 
 

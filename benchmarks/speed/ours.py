@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed import sizes
+from benchmarks.speed.contests import OURS
 from benchmarks.speed.material import material
 from benchmarks.speed.sizes import ALL_SIZES, Size
 from benchmarks.speed.turns import Turns
@@ -29,12 +30,18 @@ from tightrope.training.step import train_step
 from tightrope.training.timing import Stopwatch, TimedEngine, TimedJudge, TimedLearner
 from tightrope.types import Rollout, Scores
 
-MATHEMATICS: dict[str, dict[str, Any]] = {
-    "same_maths": {"ppo": {"critic": "separate"}},
-    "default": {"model": {"lora": sizes.LORA}},
-}
-"""What of the config makes the difference. ``same_maths``: four networks, policy and critic trained whole, as the
-peer does; ``default``: adapters and a value head on one frozen backbone."""
+
+def mathematics_of(side: str, size: Size) -> dict[str, dict[str, Any]]:
+    """What of the config makes the difference. ``same_maths``: four networks, policy and critic trained whole, as the
+    peer does; ``default``: adapters and a value head on one frozen backbone; ``cached``: adapters in its upper half
+    only, and what comes out of the lower half computed once a rollout.
+    """
+    differences: dict[str, dict[str, dict[str, Any]]] = {
+        "same_maths": {"ppo": {"critic": "separate"}},
+        "default": {"model": {"lora": sizes.LORA}},
+        "cached": {"model": {"lora": sizes.LORA | {"from_layer": size.layers // 2}}},
+    }
+    return differences[side]
 
 
 def main() -> None:
@@ -43,13 +50,13 @@ def main() -> None:
     size = ALL_SIZES[asked.size]
     size = replace(size, prompts=asked.prompts or size.prompts, new_tokens=asked.new_tokens or size.new_tokens)
     turns = Turns({"stage": "ppo", "size": size.name, "side": asked.label or asked.mathematics}, asked.steps)
-    walk(size, config_of(size, MATHEMATICS[asked.mathematics]), turns)
+    walk(size, config_of(size, mathematics_of(asked.mathematics, size)), turns)
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="PPO steps of this library, timed.")
     parser.add_argument("size", choices=ALL_SIZES)
-    parser.add_argument("mathematics", choices=MATHEMATICS)
+    parser.add_argument("mathematics", choices=OURS)
     parser.add_argument("steps", type=int, nargs="?", help="absent: one for each line on stdin")
     parser.add_argument("--prompts", type=int, help="fewer (or more) a step, for a quick look")
     parser.add_argument("--new-tokens", type=int, help="longest response")

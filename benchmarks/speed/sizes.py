@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+LAYERS_135M = 30
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -41,6 +43,10 @@ class Size:
     @property
     def minibatches(self) -> int:
         return self.prompts // self.minibatch
+
+    @property
+    def layers(self) -> int:
+        return LAYERS_135M if self.shape is None else self.shape.layers
 
 
 S = Size("S", 32, 8, 64, 64, 8, 4, 1e-5, Shape())

@@ -23,8 +23,8 @@ quiet_libraries()  # as the command does, before torch is there
 
 import torch  # noqa: E402
 
-from benchmarks.speed.ours import MATHEMATICS, config_of  # noqa: E402
-from benchmarks.speed.sizes import ALL_SIZES  # noqa: E402
+from benchmarks.speed.ours import config_of, mathematics_of  # noqa: E402
+from benchmarks.speed.sizes import S  # noqa: E402
 from tightrope.assemble.own_loop import parts_of  # noqa: E402
 from tightrope.training.step import train_step  # noqa: E402
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 2, 4], help="other processes that count")
     asked = parser.parse_args()
     cores = os.cpu_count() or 1
-    run = parts_of(config_of(ALL_SIZES["S"], MATHEMATICS["default"]))
+    run = parts_of(config_of(S, mathematics_of("default", S)))
     train_step(run)
     print(f"| others | 1 thread, s | {cores} threads, s | 1 / {cores} |\n|---|---|---|---|")
     for others in asked.busy:

@@ -65,7 +65,7 @@ def test_both_sides_read_the_same_prompts(cache):
 
 @pytest.mark.parametrize("side", OURS)
 def test_a_step_of_ours_is_a_row_with_its_phases_and_real_tokens(side, cache, capsys):
-    config = ours.config_of(TINY, ours.MATHEMATICS[side])
+    config = ours.config_of(TINY, ours.mathematics_of(side, TINY))
     ours.walk(TINY, config, Turns({"stage": "ppo", "size": "T", "side": side}, 2))
     rows = rows_in(capsys.readouterr().out)
     prompts = [json.loads(line) for line in material(TINY).prompts.read_text().splitlines()]
@@ -82,7 +82,7 @@ def test_same_mathematics_trains_two_whole_models_and_the_default_adapters(cache
 
     trained = {}
     for side in OURS:
-        config = ours.config_of(TINY, ours.MATHEMATICS[side])
+        config = ours.config_of(TINY, ours.mathematics_of(side, TINY))
         roles = roles_of(config, read_inputs(config))
         trained[side] = {name: sum(p.numel() for p in group.values()) for name, group in roles.parameters.items()}
         assert roles.reference is not None and roles.reward is not None
@@ -93,7 +93,7 @@ def test_same_mathematics_trains_two_whole_models_and_the_default_adapters(cache
 
 @pytest.mark.parametrize("stage", ["sft", "reward"])
 def test_a_step_of_a_stage_counts_the_tokens_of_its_batch(stage, cache, capsys):
-    config = our_stages.config_of(stage, TINY, ours.MATHEMATICS["same_maths"])
+    config = our_stages.config_of(stage, TINY, ours.mathematics_of("same_maths", TINY))
     our_stages.walk(config, Turns({"stage": stage, "size": "T", "side": "same_maths"}, 1))
     (row,) = rows_in(capsys.readouterr().out)
     rows = TINY.minibatch * (1 if stage == "sft" else 2)
@@ -204,4 +204,6 @@ def test_the_floor_counts_the_weights_that_are_multiplied(cache):
     layer = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64  # queries and output; keys and values of 2 heads of 8; three of 64
     assert weights_of(material(TINY).model) == Weights(2 * layer, 64 * 32, 4 * 32 * 2)
     # 10 tokens x 100 weights, 5 actions x 10: rollout 2 x 1050, score 2 x 3050, an epoch of adapters 4 x 1050
-    assert operations(Weights(100, 10), 10, 5, 3, whole=False) == 2100 + 6100 + 3 * 4200
+    assert operations(Weights(100, 10), 10, 5, 3, "adapters") == 2100 + 6100 + 3 * 4200
+    # half of the trunk in scores and epochs: 2 x 1550, 4 x 550
+    assert operations(Weights(100, 10), 10, 5, 3, "adapters in the upper half") == 2100 + 3100 + 3 * 2200
