@@ -23,6 +23,8 @@ SOUND = 0.93
 COLUMNS = ("fault", "share of the optimum", "caught by")
 OTHER_AIM = "bootstrap_truncated"
 """With it a cut response is worth what the critic expects of going on: no longer J, so J's optimum is no yardstick."""
+WRONG_FAULT = (AttributeError, ImportError, NameError, TypeError)
+"""What a mutation raises that was written for other code than there is."""
 SHOWN = 3
 """Names of checks in a row; the rest is counted."""
 
@@ -83,22 +85,34 @@ def aims_at_j(variant: Variant) -> bool:
 
 
 def verdict_of_fault(what: str) -> Verdict:
-    """Raises RuntimeError where the mutated code was never called."""
+    """Raises RuntimeError where the mutated code was never called, or no longer fits the code around it."""
     (fault,) = (fault for fault in FAULTS if fault.what == what)
+    return verdict_of_broken(fault)
+
+
+def verdict_of_broken(fault: Fault) -> Verdict:
     failed: list[str] = []
     with broken(fault) as hits:
         for checker in checkers_of(fault.variant):
             try:
                 failed += [m.name for m in checker(small(fault.variant)) if not m.passed]
+            except WRONG_FAULT as error:
+                raise misfit(fault) from error
             except Exception as error:  # a fault may make anything impossible
                 failed.append(f"{type(error).__name__} in {checker.__name__}")
         try:
             share = result_of(replace(fault.variant, steps=SHORT), with_self_test=False).share
+        except WRONG_FAULT as error:
+            raise misfit(fault) from error
         except Exception as error:
             share, failed = None, [*failed, f"{type(error).__name__} in the run"]
     if not hits.count:
-        raise RuntimeError(f"the fault {what!r} was never reached: it proves nothing")
+        raise RuntimeError(f"the fault {fault.what!r} was never reached: it proves nothing")
     return Verdict(share, tuple(failed), aims_at_j(fault.variant))
+
+
+def misfit(fault: Fault) -> RuntimeError:
+    return RuntimeError(f"the fault {fault.what!r} does not fit the code: it proves nothing")
 
 
 def share_text(verdict: Verdict) -> str:

@@ -19,7 +19,7 @@ from benchmarks.proof.faults import Fault, Patch, broken
 from benchmarks.proof.learning import CLAIMS, errors_behind, frontier_claims
 from benchmarks.proof.problem import Problem, Scale, optimum, outcome, share_of_optimum
 from benchmarks.proof.runs import Table, Variant
-from benchmarks.proof.seeded_faults import FAULTS, Verdict, aims_at_j, in_words, verdict_of_fault
+from benchmarks.proof.seeded_faults import FAULTS, Verdict, aims_at_j, in_words, verdict_of_broken, verdict_of_fault
 from tightrope.algorithms import ppo
 
 TINY = 4
@@ -148,6 +148,17 @@ def test_a_fault_that_is_never_reached_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.proof.seeded_faults.checkers_of", lambda variant: ())
     with pytest.raises(RuntimeError, match="never reached"):
         verdict_of_fault("nobody calls this")
+
+
+def test_a_fault_that_does_not_fit_the_code_is_an_error_and_not_noticed() -> None:
+    def without_arguments(_original):
+        return lambda: None
+
+    misfit = Fault(
+        "of another signature", (Patch(ppo, "decoupled_gae", without_arguments),), Variant(form="variable", steps=1)
+    )
+    with pytest.raises(RuntimeError, match="'of another signature' does not fit the code"):
+        verdict_of_broken(misfit)
 
 
 def test_a_fault_is_reached_when_each_of_its_patches_is() -> None:
