@@ -15,8 +15,10 @@ import sys
 import torch
 from gpu_models import LARGE_8B, SMALL_135M, Shape, config_of
 
+from tightrope.assemble.memory import fitting
 from tightrope.config.schema import LoraSection, ModelSection
 from tightrope.models.memory import MemoryEstimate, Work, estimate_of
+from tightrope.rollout.local_engine import budgeted
 
 SHAPES = {
     "135M (SmolLM2)": SMALL_135M,
@@ -72,7 +74,6 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
         gradient_checkpointing=recompute,
     )
     dtype = torch.bfloat16 if lora else torch.float32
-    together = min(SEQUENCES, max(1, budget // ROOM))
     config, half = config_of(shape), ROOM // 2
     alone = estimate_of(config, section, dtype, "cuda", Work(ROOM, ROOM))
     reward = alone.trained * 4 if lora else alone.parameters * 4  # an adapter, or a network
@@ -82,9 +83,10 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
         copies=0 if lora else 1,
         apart=reward,
         critic="shared",
-        responses=together,
+        responses=fitting(SEQUENCES, budgeted(half, half), budget),
         prompt=half,
         new=half,
+        scored=fitting(SEQUENCES, ROOM, budget) * ROOM,
     )
     return estimate_of(config, section, dtype, "cuda", work)
 
@@ -92,7 +94,8 @@ def estimate(shape: Shape, lora: bool, recompute: bool, budget: int) -> MemoryEs
 def example(name: str, budget: int) -> None:
     """With LoRA, nothing computed again."""
     shape, needed = SHAPES[name], estimate(SHAPES[name], True, False, budget)
-    together, half, dim = budget // ROOM, ROOM // 2, shape.hidden // shape.heads
+    half, dim = ROOM // 2, shape.hidden // shape.heads
+    together = fitting(SEQUENCES, budgeted(half, half), budget)
     token = 2 * shape.layers * shape.kv_heads * dim * 2
     adapter = needed.trained
     terms = {

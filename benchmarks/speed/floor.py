@@ -3,7 +3,7 @@
     forward    2 x weights a token; logits only where an action is predicted
     backward   2 x weights for what flows through, 2 x weights more for weights that are trained
     rollout    one forward pass a token
-    score      reference, reward model and values: three passes, logits in the first
+    score      reference, with logits, and reward model; values too, a third pass, where they are no head on the policy
     update     each epoch: policy and critic trained whole, or one pass of a frozen trunk with adapters
     lower half of the layers below all adapters: in the rollout alone, what it gives is kept
 
@@ -65,12 +65,12 @@ def operations(weights: Weights, tokens: float, actions: float, epochs: int, tra
     >>> operations(Weights(100, 10), tokens=10, actions=5, epochs=1, trains="policy and critic") / 1000
     20.5
     >>> operations(Weights(100, 10), tokens=10, actions=5, epochs=1, trains="adapters in the upper half") / 1000
-    7.4
+    6.4
     """
     trunk, head = tokens * weights.trunk, actions * weights.head
     kept = trunk / 2 if trains == "adapters in the upper half" else trunk
     rollout = FORWARD * (trunk + head)
-    score = FORWARD * (3 * kept + head)
+    score = FORWARD * ((3 if trains == "policy and critic" else 2) * kept + head)
     update = TRAINED * (2 * trunk + head) if trains == "policy and critic" else THROUGH * (kept + head)
     return rollout + score + epochs * update
 

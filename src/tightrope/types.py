@@ -215,7 +215,9 @@ class Rollout:
     ``rows`` prompts and responses (actions = response tokens, the EOS included when it was sampled);
     ``behaviour_logprobs`` f32 [actions] under the very distribution that was sampled; ``finish_reason``,
     ``responses`` (decoded text without special tokens), ``prompt_index`` int64 (into ``prompts``: the group) and
-    ``sample_index`` int64, each [sequences].
+    ``sample_index`` int64, each [sequences]. Where the critic is a head on the policy's trunk, its ``values`` f32
+    [actions] come along, and ``end_values`` f32 [sequences] after the last token of a cut response where they are asked
+    for.
 
     One prompt sampled twice has ``prompt_index`` [0, 0] and ``sample_index`` [0, 1].
     """
@@ -229,6 +231,8 @@ class Rollout:
     sample_index: Tensor
     policy_version: int
     temperature: float
+    values: Tensor | None = None
+    end_values: Tensor | None = None
 
     @property
     def n_sequences(self) -> int:
@@ -251,10 +255,13 @@ class Rollout:
 
     def select(self, sequences: Sequence[int] | Tensor) -> Rollout:
         chosen = torch.as_tensor(sequences, dtype=torch.int64)
+        actions = spans(self.rows.action_offsets, chosen)
         return replace(
             self,
             rows=self.rows.select(chosen),
-            behaviour_logprobs=self.behaviour_logprobs[spans(self.rows.action_offsets, chosen)],
+            behaviour_logprobs=self.behaviour_logprobs[actions],
+            values=None if self.values is None else self.values[actions],
+            end_values=None if self.end_values is None else self.end_values[chosen],
             finish_reason=tuple(self.finish_reason[i] for i in integers(chosen)),
             responses=tuple(self.responses[i] for i in integers(chosen)),
             prompt_index=self.prompt_index[chosen],

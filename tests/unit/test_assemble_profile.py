@@ -45,7 +45,8 @@ def test_every_token_of_a_step_is_counted_once_for_each_pass(files, tmp_path, lo
     passes = 1 if critic == "shared" else 2
     policy = built.result.network
     trunk = sum(weight.numel() for weight in policy.trunk.parameters() if weight.dim() == 2)
-    assert found.phases["score"].computed.tokens == 2 * rows.n_tokens  # reference; values, with or without the policy's
+    # The reference; the values of a critic that shares the policy's trunk came with the rollout.
+    assert found.phases["score"].computed.tokens == passes * rows.n_tokens
     assert found.phases["update"].computed.tokens == 2 * passes * rows.n_tokens
     assert 0 < found.phases["update"].computed.filling < 16 * 2 * 2 * 12 * passes
     assert found.phases["update"].computed.recomputed == 0

@@ -16,7 +16,7 @@ from tightrope.models.packed_forward import action_values, token_logprobs
 from tightrope.models.roles import Role, Roles
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.scoring.functions import FunctionReward
-from tightrope.scoring.judge import LocalJudge, NonFiniteReward
+from tightrope.scoring.judge import Judging, LocalJudge, NonFiniteReward
 from tightrope.scoring.normaliser import RewardNormaliser
 from tightrope.scoring.reward_model import RewardModel
 from tightrope.types import SampleKey, Sampling
@@ -50,8 +50,8 @@ def rollout(folder, roles):
     return engine.generate(prompts_of(folder), 2, Sampling(TEMPERATURE, 16, (1, 9, 17)), SampleKey(0, 0, 0))
 
 
-def judge(roles, source=WORDS_OF, section=PLAIN, normaliser=None, token_budget=None):
-    return LocalJudge(source, normaliser or RewardNormaliser(), section, roles, TEMPERATURE, token_budget)
+def judge(roles, source=WORDS_OF, section=PLAIN, normaliser=None, token_budget=None, judging=None):
+    return LocalJudge(source, normaliser or RewardNormaliser(), section, roles, TEMPERATURE, token_budget, judging)
 
 
 def close(left, right):
@@ -71,6 +71,15 @@ def test_one_pass_gives_values_and_the_policys_logprobs(roles, rollout):
 def test_nothing_is_computed_for_a_role_that_does_not_exist(roles, rollout):
     scores = judge(replace(roles, reference=None, critic=None)).score(rollout)
     assert (scores.ref_logprobs, scores.values, scores.policy_logprobs) == (None, None, None)
+
+
+def test_values_that_came_with_the_rollout_are_taken_as_they_are(roles, rollout):
+    values, ends = torch.arange(float(rollout.rows.n_actions)), torch.arange(1.0, 1.0 + rollout.n_sequences)
+    brought = replace(rollout, values=values, end_values=ends)
+    scores = judge(roles).score(brought)
+    assert scores.values is values and scores.policy_logprobs is None and scores.end_values is None
+    bootstrapped = judge(roles, judging=Judging(bootstrap=True)).score(brought)
+    assert torch.equal(bootstrapped.end_values, torch.where(rollout.stopped, 0.0, ends))
 
 
 def test_a_separate_critic_is_read_from_its_own_network(folder, roles, rollout):

@@ -203,7 +203,7 @@ def test_the_floor_counts_the_weights_that_are_multiplied(cache):
     assert shape is not None
     layer = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64  # queries and output; keys and values of 2 heads of 8; three of 64
     assert weights_of(material(TINY).model) == Weights(2 * layer, 64 * 32, 4 * 32 * 2)
-    # 10 tokens x 100 weights, 5 actions x 10: rollout 2 x 1050, score 2 x 3050, an epoch of adapters 4 x 1050
-    assert operations(Weights(100, 10), 10, 5, 3, "adapters") == 2100 + 6100 + 3 * 4200
-    # half of the trunk in scores and epochs: 2 x 1550, 4 x 550
-    assert operations(Weights(100, 10), 10, 5, 3, "adapters in the upper half") == 2100 + 3100 + 3 * 2200
+    # 10 tokens x 100 weights, 5 actions x 10: rollout 2 x 1050, score 2 x 2050, an epoch of adapters 4 x 1050
+    assert operations(Weights(100, 10), 10, 5, 3, "adapters") == 2100 + 4100 + 3 * 4200
+    # half of the trunk in scores and epochs: 2 x 1050, 4 x 550
+    assert operations(Weights(100, 10), 10, 5, 3, "adapters in the upper half") == 2100 + 2100 + 3 * 2200

@@ -14,6 +14,7 @@ from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.models.load import device_of
 from tightrope.models.memory import MemoryEstimate, Work, estimate, reward_weights
+from tightrope.rollout.local_engine import budgeted
 
 GIB = 2**30
 LESS = "set model.lora or model.gradient_checkpointing, or lower training.token_budget (docs/memory.md)"
@@ -62,9 +63,10 @@ def online_work(config: OnlineConfig, inputs: Inputs) -> Work:
         apart=apart,
         read=read,
         critic=critic_of(config),
-        responses=fitting(most, room, budget),
+        responses=fitting(most, budgeted(prompt, new), budget),
         prompt=prompt,
         new=new,
+        scored=fitting(most, room, budget) * room,
     )
 
 

@@ -58,11 +58,14 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     objective = PolicyObjective(algorithm, roles)
     source, normaliser = reward_of(config, inputs, roles)
     sampling = sampling_of(config, inputs)
-    sampler = LocalEngine(roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget)
+    bootstraps = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
+    critic = roles.critic if roles.shared_trunk else None
+    sampler = LocalEngine(
+        roles.policy, inputs.tokenizer, lambda: progress.policy_version, budget, critic, end_values=bootstraps
+    )
     saved = config.model.lora is not None and config.model.lora.from_layer > 0
     engine = TimedEngine(EngineWithLowerStates(sampler, roles.policy, budget) if saved else sampler, clock)
     scale = RunningScale() if config.reward.scale == "running_std" else None
-    bootstraps = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
     judge, probe_judge = (
         TimedJudge(judge_of(config, source, normaliser, roles, Judging(bootstraps, scale, learns_scale, now)), clock)
         for learns_scale in (True, False)

@@ -51,7 +51,8 @@ class Work:
     """What a run does with its model. ``tokens`` of one micro-batch, in rows of ``row``. ``copies``: frozen networks
     of the same size beside the policy (the reference). ``apart``: bytes of other frozen weights (a reward model), of
     which ``read`` are read from a file of their own. ``responses`` are written together, each ``prompt`` tokens and
-    ``new`` ones; 0 without rollouts. ``logits``: False for a reward model.
+    ``new`` ones, and ``scored`` tokens go through a pass that nothing is learned from; 0 without rollouts.
+    ``logits``: False for a reward model.
     """
 
     tokens: int
@@ -63,6 +64,7 @@ class Work:
     responses: int = 0
     prompt: int = 0
     new: int = 0
+    scored: int = 0
     logits: bool = True
 
 
@@ -197,8 +199,7 @@ def _activations(
             plan = _plan(_shortened(config, depth), dtype, model, work)
             trained = [p for group in plan.groups for p in group]
             update.append(update_bytes(plan.passes, trained, work.tokens, work.row))
-            together = max(work.responses * (work.prompt + work.new), 1)
-            scoring.append(scoring_bytes(plan.passes[0], together, work.row))
+            scoring.append(scoring_bytes(plan.passes[0], max(work.scored, 1), work.row))
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError):
         kept = 1 if model.gradient_checkpointing else layers
         return ACTIVATIONS * work.tokens * kept * int(config.hidden_size) * dtype.itemsize, 0, False

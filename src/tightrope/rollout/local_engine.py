@@ -2,6 +2,7 @@
 
 The prompts of a batch run once; then one token a step for the sequences still running. A sequence leaves at
 any of the end ids (finish reason ``stop``) or at the limit (``length``). What was sampled is never overwritten.
+A critic on the policy's trunk is read on the way: the state that a token is drawn from is the one it values.
 """
 
 from __future__ import annotations
@@ -16,25 +17,43 @@ from transformers import PreTrainedTokenizerBase
 
 from tightrope.config.errors import TightropeError
 from tightrope.maths.ragged import result_dtype
+from tightrope.models.heads import Head
 from tightrope.models.roles import Role
 from tightrope.rollout.decode_products import decode_products
 from tightrope.rollout.decoders import prefill
 from tightrope.rollout.sampling import NonFiniteLogits, draw, uniforms
 from tightrope.types import Prompt, Rollout, SampleKey, Sampling, TokenRows, microbatch_indices
 
+HELD = 4
+"""New tokens that a budget counts as one: a prompt's go through a pass together, a new one leaves keys and values, a
+tenth or less of what an update keeps of it. A step of few sequences costs nearly as much as one of many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What was sampled: ``tokens`` and ``logprobs`` [sequences, max_new_tokens], of which ``counts`` are real."""
+    """What was sampled: ``tokens`` and ``logprobs`` [sequences, max_new_tokens], of which ``counts`` are real.
+
+    ``values`` as ``logprobs``, None without a critic; ``end_values`` [sequences], 0 where a response ended itself,
+    None where nobody asks.
+    """
 
     tokens: Tensor
     logprobs: Tensor
     counts: Tensor
     stopped: Tensor
+    values: Tensor | None
+    end_values: Tensor | None
+
+    def on_cpu(self) -> Draws:
+        values, ends = (None if x is None else x.cpu() for x in (self.values, self.end_values))
+        return Draws(self.tokens.cpu(), self.logprobs.cpu(), self.counts.cpu(), self.stopped.cpu(), values, ends)
 
 
 class LocalEngine:
-    """``token_budget`` bounds prompt and new tokens of the sequences that run together; None: all together."""
+    """``token_budget`` bounds the sequences that run together, see ``budgeted``; None: all of them do.
+
+    ``critic``: its values come with the rollout; with ``end_values`` those after the last token of cut responses too.
+    """
 
     def __init__(
         self,
@@ -42,11 +61,16 @@ class LocalEngine:
         tokenizer: PreTrainedTokenizerBase,
         policy_version: Callable[[], int],
         token_budget: int | None = None,
+        critic: Role | None = None,
+        end_values: bool = False,
     ) -> None:
+        """Raises ValueError for a critic that is not a head on the policy's trunk and adapter."""
         self._policy = policy
         self._tokenizer = tokenizer
         self._policy_version = policy_version
         self._token_budget = token_budget
+        self._head = None if critic is None else head_on(policy, critic)
+        self._end_values = end_values
 
     @torch.no_grad()
     def generate(
@@ -61,12 +85,12 @@ class LocalEngine:
             require_room(prompt, sampling, self._policy.network.context_length)
         prompt_index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
         sample_index = sample_numbers(prompts, samples_per_prompt)
-        lengths = torch.tensor([len(prompt.token_ids) for prompt in prompts])[prompt_index] + sampling.max_new_tokens
+        lengths = torch.tensor([budgeted(len(prompt.token_ids), sampling.max_new_tokens) for prompt in prompts])
         network = self._policy.network
         with network.using(self._policy.adapter), decode_products(network, sampling.max_new_tokens):
             draws = [
                 self._sample(prompts, prompt_index[batch], sample_index[batch], sampling, key)
-                for batch in microbatch_indices(lengths, self._token_budget)
+                for batch in microbatch_indices(lengths[prompt_index], self._token_budget)
             ]
         return self._rollout(prompts, prompt_index, sample_index, sampling, draws)
 
@@ -101,6 +125,8 @@ class LocalEngine:
         logprobs = torch.zeros(uniform.shape, dtype=result_dtype(network.unembedding_weight), device=network.device)
         counts = torch.full((len(names),), sampling.max_new_tokens, device=network.device)
         stopped = torch.zeros(len(names), dtype=torch.bool, device=network.device)
+        head = self._head
+        values = None if head is None else torch.zeros(uniform.shape, dtype=head.weight.dtype, device=network.device)
 
         running = torch.arange(len(names), device=network.device)
         needed, row_of = prompt_of.unique(return_inverse=True)  # each prompt of the batch runs once
@@ -114,6 +140,8 @@ class LocalEngine:
                 raise non_finite(prompts[int(prompt_of[broken])], position, self._policy_version())
             tokens[running, position] = token
             logprobs[running, position] = logprob
+            if head is not None and values is not None:
+                values[running, position] = head(hidden)
             ended = torch.isin(token, ends if position < sampling.stop_after else ends_or_stops)
             if bool(ended.any()):
                 counts[running[ended]] = position + 1
@@ -124,7 +152,13 @@ class LocalEngine:
                 running, token = running[left], token[left]
             if position + 1 < sampling.max_new_tokens:
                 hidden = decoder.step(token)
-        return Draws(tokens.cpu(), logprobs.cpu(), counts.cpu(), stopped.cpu())
+        end_values = None
+        if head is not None and self._end_values:
+            end_values = torch.zeros(len(names), dtype=head.weight.dtype, device=network.device)
+            cut = running[~stopped[running]]
+            if len(cut):
+                end_values[cut] = head(decoder.step(token))
+        return Draws(tokens, logprobs, counts, stopped, values, end_values).on_cpu()
 
     def _rollout(
         self,
@@ -154,7 +188,32 @@ class LocalEngine:
             sample_index=sample_index,
             policy_version=self._policy_version(),
             temperature=sampling.temperature,
+            values=joined(
+                [None if d.values is None else d.values[real] for d, real in zip(draws, sampled, strict=True)]
+            ),
+            end_values=joined([d.end_values for d in draws]),
         )
+
+
+def budgeted(prompt: int, new: int) -> int:
+    """What a sequence takes of a token budget while it is written.
+
+    >>> budgeted(prompt=40, new=510)
+    168
+    """
+    return prompt + -(-new // HELD)
+
+
+def head_on(policy: Role, critic: Role) -> Head:
+    if critic.head is None or critic.network is not policy.network or critic.adapter != policy.adapter:
+        raise ValueError(f"{critic.name} is no head on the trunk of {policy.name}: its values need a pass of their own")
+    return critic.head
+
+
+def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """All of them or none are there."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if there else None
 
 
 def sample_numbers(prompts: Sequence[Prompt], samples_per_prompt: int) -> Tensor:

@@ -68,7 +68,7 @@ class LocalJudge:
         if how.scale is not None and how.learns_scale:
             how.scale.see(raw if self._reward.normalise == "off" else self._normaliser.apply(raw))
         reward, parts = shape_rewards(raw, lengths, rollout.stopped, self._normaliser, self._reward, how.scale, how.now)
-        policy_logprobs, values, end_values = self._policy_and_values(rollout.rows)
+        policy_logprobs, values, end_values = self._policy_and_values(rollout)
         if end_values is not None:
             end_values = torch.where(rollout.stopped, 0.0, end_values) if how.bootstrap else None
         return Scores(
@@ -86,11 +86,12 @@ class LocalJudge:
             return None
         return torch.cat([token_logprobs(reference, part, self._temperature).logprobs for part in self._parts(rows)])
 
-    def _policy_and_values(self, rows: TokenRows) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Values, those after the end, and with a shared trunk the policy's log-probs, which the same pass gives."""
-        roles = self._roles
-        if roles.critic is None:
-            return None, None, None
+    def _policy_and_values(self, rollout: Rollout) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Values and those after the end, of the rollout where it brings them; else with a shared trunk the policy's
+        log-probs too, which the same pass gives."""
+        roles, rows = self._roles, rollout.rows
+        if roles.critic is None or rollout.values is not None:
+            return None, rollout.values, rollout.end_values
         if not roles.shared_trunk:
             pairs = [values_and_end_values(roles.critic, part) for part in self._parts(rows)]
             return None, torch.cat([values for values, _ in pairs]), torch.cat([ends for _, ends in pairs])
