@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.learning.ledger import Entry, Ledger
 from benchmarks.learning.settings import Experiment, Setting, config_hash
 
-SOURCES = ("src", "benchmarks", ":!benchmarks/learning/ledger.jsonl")
+SOURCES = ("src", "benchmarks", ":!benchmarks/*/ledger.jsonl")
 Runner = Callable[[Setting, int, str], dict[str, Any]]
 """(setting, seed, config hash) → figures."""
 
