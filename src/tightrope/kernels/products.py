@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+THIN = 32
+"""A side this short, like the rank of an adapter, goes to MKL: oneDNN's call takes longer than its arithmetic."""
 WIDE_VECTORS = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -40,21 +42,29 @@ def product(x: Float[Tensor, "rows inner"], weight: Float[Tensor, "columns inner
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]).T).tolist()
     [[11.0]]
     """
-    return _onednn(x, weight, None) if fast(x, weight) else x @ weight.T
+    return _onednn(x, weight, None) if fast(x, weight) and not thin(x, weight) else x @ weight.T
 
 
 def sum_of_products(
     left: tuple[Float[Tensor, "rows inner"], Float[Tensor, "columns inner"]], right: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, "rows columns"]:
-    """x · Wᵀ + y in one pass over the result. Not differentiated.
+    """x · Wᵀ + y in one pass over the result; ``right``, which is y, may be overwritten. Not differentiated.
 
     >>> sum_of_products((torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])), torch.tensor([[5.0]])).tolist()
     [[16.0]]
     """
     x, weight = left
-    if fast(x, weight, right):
+    if fast(x, weight, right) and not thin(x, weight):
         return torch.ops.mkldnn._linear_pointwise.binary(x, right, weight, None, "add")
-    return torch.addmm(right, x, weight.T)
+    return right.addmm_(x, weight.T)
+
+
+def thin(x: Tensor, weight: Tensor) -> bool:
+    """
+    >>> thin(torch.zeros(500, 16), torch.zeros(200, 16)), thin(torch.zeros(500, 200), torch.zeros(200, 200))
+    (True, False)
+    """
+    return min(*x.shape, *weight.shape) <= THIN
 
 
 def recurring(rows: int) -> int:
