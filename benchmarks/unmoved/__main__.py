@@ -103,8 +103,8 @@ def material_runner() -> Callable[[Switch, int], dict[str, Any]]:
 
 def sources() -> str:
     """The state of ``src``: runs of different states are never compared."""
-    commit = commit_of()
-    return commit if commit.endswith("-dirty") else git("rev-parse", "--short=12", "HEAD:src")
+    tree = git("rev-parse", "--short=12", "HEAD:src")
+    return f"{tree}-dirty" if git("status", "--porcelain", "--", "src") else tree
 
 
 def packages() -> dict[str, str]:

@@ -113,6 +113,13 @@ def reference_apart(reference_of: Function) -> Function:
     return lambda network, lora: reference_of(network, False)
 
 
+def without_critic(engine_of: Function) -> Function:
+    """The rollout brings no values: the judge asks the critic, and the policy's log-probs come from the same pass."""
+    return lambda policy, tokenizer, version, token_budget, *critic, **options: engine_of(
+        policy, tokenizer, version, token_budget
+    )
+
+
 def parameter_by_parameter(adamw: Function) -> Function:
     return lambda parameters, **options: adamw(parameters, **(options | {"fused": False, "foreach": False}))
 

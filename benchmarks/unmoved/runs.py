@@ -37,7 +37,7 @@ from tightrope.training.run import OnlineRun
 from tightrope.training.step import train_step
 from tightrope.types import Rollout, Scores
 
-STEPS, HELD_OUT = 15, 256
+STEPS, WARMUP, HELD_OUT = 15, 2, 256
 SEEDS = (0, 1, 2, 3, 4)
 MATERIAL_SEED = 0
 """Of the SFT model, the reward model and the texts that all runs start from."""
@@ -58,6 +58,7 @@ SAID = {
     "training": {"steps": STEPS},
     "evaluation": {"every": STEPS, "prompts": HELD_OUT, "function": None},
     "checkpoint": {"every": STEPS},
+    "ppo": {"value_warmup_steps": WARMUP},
 }
 
 

@@ -64,6 +64,7 @@ ADAPTERS = (Patch(layers, "_exchanged", originals.adapters_as_built),)
 PADDED = tuple(Patch(owner, "family_of", originals.not_packed) for owner in (load, backbone))
 EVERY_LOGIT = passes(originals.every_logit)
 VALUES_APART = passes(originals.values_apart)
+WITHOUT_CRITIC = (Patch(online, "LocalEngine", originals.without_critic),)
 REFERENCE_APART = (Patch(roles, "reference_of", originals.reference_apart),)
 FOR_LOOP = (Patch(torch.optim, "AdamW", originals.parameter_by_parameter),)
 AS_THEY_ARE = (Patch(local_engine, "decode_products", originals.layers_as_they_are),)
@@ -76,6 +77,7 @@ PLAIN = (
     *PADDED,
     *EVERY_LOGIT,
     *VALUES_APART,
+    *WITHOUT_CRITIC,
     *REFERENCE_APART,
     *FOR_LOOP,
     *AS_THEY_ARE,
@@ -150,10 +152,19 @@ SWITCHES: Sequence[Switch] = (
     Switch(
         "shared pass",
         "whole",
-        "one pass of the trunk gives log-probs and values",
+        "one pass of the trunk gives log-probs and values of an update",
         "the critic's values by a pass of their own, with its own gradients",
         VALUES_APART,
         slow=(packed_forward, "values_and_end_values"),
+    ),
+    Switch(
+        "values while sampling",
+        "whole",
+        "the critic reads the states that tokens are drawn from; log-probs before the update are the sampler's",
+        "the judge computes values and those log-probs in a pass over the finished rollout",
+        WITHOUT_CRITIC,
+        (local_engine, "head_on"),
+        (judge, "token_logprobs"),
     ),
     Switch(
         "optimizer",
@@ -243,8 +254,8 @@ SWITCHES: Sequence[Switch] = (
         "all at once",
         "adapters",
         "all of it",
-        "transformers, peft and torch: products, RMSNorm, packed, logits, shared pass, optimizer, decode products, "
-        "drawing, adapter layers, weight layout and shared reference switched back together",
+        "transformers, peft and torch: products, RMSNorm, packed, logits, shared pass, values while sampling, "
+        "optimizer, decode products, drawing, adapter layers, weight layout and shared reference, all switched back",
         PLAIN,
         (layers, "sum_of_products"),
         (packed_forward, "padded_states"),

@@ -61,7 +61,9 @@ def told(difference: Difference) -> str:
     )
 
 
-def short(number: float) -> str:
+def short(number: float | None) -> str:
+    if number is None:
+        return "-"
     return "0" if number == 0 else f"{number:.1g}"
 
 

@@ -6,7 +6,8 @@ large as the spread of the seeds, with a mean of zero. Before that, they are rou
 
     spread       standard deviation of the product's end over the seeds
     interval     mean difference of the ends, seed by seed, ± t · standard error, at 99 %
-    moved        the interval of reward or KL leaves out zero, and the mean is more than a tenth of the spread
+    moved        the interval of reward or KL leaves out zero, and the mean is more than a tenth of the spread;
+                 or the first update of the policy, from the same rollouts, is another one
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from typing import Any
 
 from scipy.stats import t as students
 
+from benchmarks.unmoved.runs import WARMUP
+
 CONFIDENCE = 0.99
 """Two numbers of some twenty switches are looked at: at 95 % two of them would be called moved by luck alone."""
 SMALL = 0.1
 """Of the spread: a difference below it changes nothing that a user of one seed could see, however sure it is."""
+ANOTHER = 1e-3
+"""Distance of two updates as a share of their length: rounding is three hundred times smaller."""
 BIT_EQUAL, WITHIN, MOVED = "bit-equal", "within the seed spread", "moved"
 Figures = Mapping[str, Any]
 
@@ -44,13 +49,14 @@ class Difference:
 @dataclass(frozen=True)
 class Comparison:
     """``equal_weights`` and ``equal_draws``: steps after which all bits of the trained weights are equal, and whose
-    rollouts are. ``first`` and ``last``: how far apart the policies are, as a share of the way the product's went.
+    rollouts are. ``first`` and ``last``: how far apart the policies are, as a share of the way the product's went, at
+    most; ``first`` of the seeds whose rollouts were the same until then, None where there is none.
     ``curve``: the largest difference of the mean reward of a step."""
 
     steps: int
     equal_weights: int
     equal_draws: int
-    first: float
+    first: float | None
     last: float
     curve: float
     reward: Difference
@@ -60,16 +66,18 @@ class Comparison:
     def verdict(self) -> str:
         if self.equal_weights == self.steps and self.curve == 0 and self.reward.mean == self.kl.mean == 0:
             return BIT_EQUAL
-        return MOVED if self.reward.moved or self.kl.moved else WITHIN
+        another = self.first is not None and self.first > ANOTHER
+        return MOVED if another or self.reward.moved or self.kl.moved else WITHIN
 
 
 def compared(pairs: Sequence[tuple[Figures, Figures]]) -> Comparison:
     """(product, with the switch), seed by seed; at least two."""
+    same_start = [(p, o) for p, o in pairs if p["drawn"][: WARMUP + 1] == o["drawn"][: WARMUP + 1]]
     return Comparison(
         steps=sum(len(product["weights"]) for product, _ in pairs),
         equal_weights=equal(pairs, "weights"),
         equal_draws=equal(pairs, "drawn"),
-        first=max(apart(product["moved"]["first"], other["moved"]["first"]) for product, other in pairs),
+        first=max((apart(p["moved"]["first"], o["moved"]["first"]) for p, o in same_start), default=None),
         last=max(apart(product["moved"]["last"], other["moved"]["last"]) for product, other in pairs),
         curve=max(abs(a - b) for p, o in pairs for a, b in zip(p["reward"], o["reward"], strict=True)),
         reward=difference_of(pairs, "reward"),

@@ -141,6 +141,16 @@ def test_moved_is_a_sure_difference_that_is_not_small() -> None:
     assert found.reward.error == pytest.approx(0.2496, abs=1e-4)
 
 
+def test_another_first_update_is_moved_however_the_run_ends_but_only_from_the_same_rollouts() -> None:
+    same = figures_of("abcd", 1.0, 1.0)
+    another = figures_of("abcx", 1.0, 1.0) | {"moved": {"first": [1.0, 0.01], "last": [0.0, 2.0]}}
+    found = compared([(same, same), (same, another)])
+    assert found.first == pytest.approx(0.01) and found.verdict == MOVED
+    drawn_otherwise = another | {"drawn": list("abxx")}
+    assert compared([(same, same), (same, drawn_otherwise)]).verdict == WITHIN
+    assert compared([(same, drawn_otherwise)] * 2).first is None
+
+
 def test_bit_equal_is_every_step_of_every_seed() -> None:
     same = figures_of("abc", 1.0, 1.0)
     assert compared([(same, same)] * 3).verdict == BIT_EQUAL
