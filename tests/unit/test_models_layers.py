@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny import tiny_family, tiny_llama
 from tightrope.config.schema import LoraSection, ModelSection
+from tightrope.kernels.products import WIDE_VECTORS
 from tightrope.models.backbone import Network
-from tightrope.models.layers import OURS, Adapted, original_layers
+from tightrope.models.layers import OURS, Adapted, GatedMLP, original_layers
 from tightrope.models.load import load_network
 from tightrope.models.lora import adapter_parameters, add_adapter
 from tightrope.models.packed_forward import network_states
@@ -73,6 +75,29 @@ def test_an_adapter_can_be_off_and_its_base_can_be_trained(tmp_path) -> None:
     layer.base_layer.weight.requires_grad_(True)
     on(network).sum().backward()
     assert layer.base_layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_gated_layer_keeps_two_tensors_of_its_inner_size(lora, tmp_path) -> None:
+    folder = tiny_llama(tmp_path / "base")
+    network = adapted(folder) if lora else load_network(folder, ModelSection(name="base"))
+    (layer, *_) = [module for module in network.trunk.modules() if isinstance(module, GatedMLP)]
+    inner, kept = network.config.intermediate_size, set[int]()
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if (tensor.shape[-1] == inner and tensor.shape[0] == 1 and tensor.dim() == 3) or tensor.shape == (5, inner):
+            kept.add(tensor.data_ptr())
+        return tensor
+
+    x = torch.randn(1, 5, network.hidden_size, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), using(network, lora):
+        layer(x)
+    product_is_kept = not lora or not WIDE_VECTORS  # down's own weight gradient needs it, and so does peft's layer
+    assert len(kept) == (3 if product_is_kept else 2)
+
+
+def using(network: Network, lora: bool) -> AbstractContextManager[None]:
+    return network.using("policy") if lora else nullcontext()
 
 
 def on(network: Network) -> torch.Tensor:

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from tightrope.kernels.products import WIDE_VECTORS
 from tightrope.models.backbone import Network
+from tightrope.models.file_pages import page_dropper
 
 
 def lay_out_frozen(network: Network) -> None:
@@ -24,11 +25,16 @@ def lay_out_frozen(network: Network) -> None:
     matrices = [m.weight for m in network.trunk.modules() if isinstance(m, nn.Linear) and id(m.weight) in frozen]
     if all(weight.t().is_contiguous() for weight in matrices):
         return
+    drop_pages = page_dropper()
     for weight in matrices:
-        weight.data = by_inputs(weight.data)
+        read = weight.data
+        weight.data = by_inputs(read)
+        drop_pages(read)
         frozen.pop(id(weight), None)
     for parameter in frozen.values():
-        parameter.data = parameter.data.clone()
+        read = parameter.data
+        parameter.data = read.clone()
+        drop_pages(read)
 
 
 def by_inputs(weight: Tensor) -> Tensor:
