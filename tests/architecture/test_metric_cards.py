@@ -12,12 +12,14 @@ from tightrope.algorithms import dpo, reward_modelling, sft
 from tightrope.algorithms.options import DPOOptions, PPOOptions, RewardModelOptions, RLOOOptions
 from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
-from tightrope.config.schema import GuardianSection, KLSection, RewardSection
+from tightrope.config.schedule import at_start
+from tightrope.config.schema import GuardianSection, KLSection, PTXSection, RewardSection
 from tightrope.guardian.guardian import StepGuardian
 from tightrope.guardian.metric_cards import CARDS
 from tightrope.records import StepRecord
 from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.shaping import shape_rewards
+from tightrope.training import mixing
 from tightrope.training.describe import rollout_metrics, score_metrics, update_metrics
 from tightrope.types import (
     Demonstrations,
@@ -35,7 +37,10 @@ ROOT = Path(__file__).parents[2]
 ROWS = TokenRows.of([([1], [2, 3]), ([1], [2, 4]), ([5], [6]), ([5], [7, 8])])
 LOGPROBS = -torch.arange(1.0, 8.0)
 # read from the code of the loop, the learner, the probe and the records: written where no tensor is at hand
-ELSEWHERE = {"held_out", "rows", "batch_rows", "beta", "kl_target", "learning_rate_factor", "stopped_in_epoch"}
+ELSEWHERE = {"held_out", "rows", "batch_rows", "beta", "kl_target", "learning_rate_factor", "stopped_in_epoch"} | {
+    "grad_share_ptx",
+    "grad_cosine_ptx",
+}
 
 
 def rollout() -> Rollout:
@@ -80,16 +85,23 @@ def online_names() -> set[str]:
     return names
 
 
+def both(step: int) -> tuple[str, ...]:
+    return ("policy", "critic")
+
+
 def offline_names(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     def logprobs(role, rows, temperature) -> PolicyOutput:
         return PolicyOutput(LOGPROBS[: rows.n_actions])
 
     monkeypatch.setattr(sft, "token_logprobs", logprobs)
     monkeypatch.setattr(dpo, "token_logprobs", logprobs)
+    monkeypatch.setattr(mixing, "token_logprobs", logprobs)
     monkeypatch.setattr(reward_modelling, "sequence_scores", lambda role, rows: torch.arange(4.0))
+    mix = mixing.PretrainingMix(PTXSection(corpus="builtin"), None, None, {}, at_start, both)  # type: ignore[arg-type]
     pairs = Preferences(ROWS, torch.zeros(4))
     return (
         learned(sft.SFT(None).loss(Demonstrations(ROWS)), ("policy",))  # type: ignore[arg-type]
+        | learned(mix.loss(Demonstrations(ROWS)), ())
         | learned(dpo.DPO(None, DPOOptions()).loss(pairs), ("policy",))  # type: ignore[arg-type]
         | learned(reward_modelling.RewardModelling(None, RewardModelOptions()).loss(pairs), ("reward",))  # type: ignore[arg-type]
     )

@@ -21,7 +21,7 @@ from torch import nn
 from tests.runs import STAGES, built_run, tiny_config, tiny_files
 from tightrope.assemble import online, parts
 from tightrope.assemble.parts import Assembled
-from tightrope.config.schema import RunConfig
+from tightrope.config.schema import PTXSection, RunConfig
 from tightrope.guardian.guardian import StepGuardian
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.training.loop import StopSignals
@@ -124,9 +124,11 @@ def config_of(stage: str, folder: Path, lora: bool = False) -> RunConfig:
     return tiny_config(stage, tiny_files(folder), folder / "unused", lora=lora, steps=3)
 
 
-@pytest.fixture(params=STAGES)
+@pytest.fixture(params=[*STAGES, "ppo with ptx"])
 def config(request, tmp_path) -> RunConfig:
-    return config_of(request.param, tmp_path)
+    stage, _, mixed = request.param.partition(" with ")
+    plain = config_of(stage, tmp_path)
+    return plain.model_copy(update={"ptx": PTXSection(corpus="builtin", sequence_length=8)}) if mixed else plain
 
 
 def trained(config: RunConfig, folder: Path) -> Assembled:

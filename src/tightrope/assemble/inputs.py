@@ -12,6 +12,7 @@ from tightrope.algorithms.options import SFTConfig
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.data.chat_format import ChatFormat
+from tightrope.data.corpus import corpus_files, load_corpus
 from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
 from tightrope.data.preferences import PreferenceData, load_preferences
 from tightrope.data.prompts import PromptData, load_prompts
@@ -34,6 +35,8 @@ class Inputs:
     tokenizer: PreTrainedTokenizerBase
     data: PromptData | DemonstrationData | PreferenceData
     fingerprints: Mapping[str, str]
+    corpus: tuple[tuple[int, ...], ...] = ()
+    """Pieces of ``ptx.corpus``, as tokens."""
 
 
 def read_inputs(config: RunConfig) -> Inputs:
@@ -59,7 +62,11 @@ def read_inputs(config: RunConfig) -> Inputs:
         if isinstance(config, OnlineConfig) and config.rollout.truncate is not None:
             stop_ids(tokenizer, config.rollout.truncate.token)
     files = [path for path in (config.data.train, config.data.evaluation) if path is not None]
-    return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files})
+    corpus: tuple[tuple[int, ...], ...] = ()
+    if isinstance(config, OnlineConfig) and config.ptx is not None:
+        corpus = load_corpus(config.ptx.corpus, tokenizer, config.ptx.sequence_length, context)
+        files += corpus_files(config.ptx.corpus)
+    return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files}, corpus)
 
 
 def functions_of(config: RunConfig) -> list[str]:

@@ -3,6 +3,8 @@ from the config and the lengths of its data."""
 
 from __future__ import annotations
 
+import math
+
 import psutil
 import torch
 
@@ -56,10 +58,16 @@ def online_work(config: OnlineConfig, inputs: Inputs) -> Work:
         apart, read = reward_weights(inputs.reward_folder, inputs.folder, config.model)
     # Responses are drawn for the probe and for the spread of rewards as well.
     most = max(sequences, config.evaluation.prompts, config.reward.normalise_samples)
+    minibatch = -(-sequences // update_options(config).minibatches)
+    tokens, row, gradient_copy = fitting(minibatch, room, budget) * room, room, False
+    if config.ptx is not None:
+        length, mixed = config.ptx.sequence_length, math.ceil(config.ptx.ratio * minibatch * new)
+        tokens = max(tokens, fitting(-(-mixed // (length - 1)), length, budget) * length)
+        row, gradient_copy = max(row, length), config.ptx.measure_every > 0 and config.model.lora is None
     return Work(
-        tokens=fitting(-(-sequences // update_options(config).minibatches), room, budget) * room,
-        row=room,
-        copies=int(has_own_reference),
+        tokens=tokens,
+        row=row,
+        copies=int(has_own_reference) + int(gradient_copy),
         apart=apart,
         read=read,
         critic=critic_of(config),

@@ -15,6 +15,7 @@ from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of,
 from tightrope.config.errors import TightropeError
 from tightrope.config.schedule import Now, at_step, scheduled_values
 from tightrope.config.schema import OnlineConfig
+from tightrope.data.corpus import CorpusStream
 from tightrope.data.prompts import PromptData
 from tightrope.data.samplers import PromptSampler
 from tightrope.models.load import eos_ids, load_tokenizer
@@ -32,6 +33,7 @@ from tightrope.training.controls import BetaDial
 from tightrope.training.evaluate import Probe, nothing_to_evaluate
 from tightrope.training.learner import GradientLearner, UpdatePlan
 from tightrope.training.loop import steps
+from tightrope.training.mixing import PretrainingMix
 from tightrope.training.optimisers import NamedWeights
 from tightrope.training.policy_objective import PolicyObjective
 from tightrope.training.preparation import Preparation
@@ -71,7 +73,8 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         for learns_scale in (True, False)
     )
     optimizers, plan = optimizers_of(config.optimizer, roles), update_plan(config, roles)
-    learner = GradientLearner(objective, optimizers, plan, SingleProcess(), lambda: progress.attempt)
+    mix = mix_of(config, inputs, roles, plan, now)
+    learner = GradientLearner(objective, optimizers, plan, SingleProcess(), lambda: progress.attempt, mix)
     prompts = PromptSampler(
         inputs.data.train, config.rollout.prompts_per_step, config.seed, config.rollout.fixed_prompts
     )
@@ -82,6 +85,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         "dial": dial,
         "normaliser": normaliser,
         **({} if scale is None else {"scale": scale}),
+        **({} if mix is None else {"corpus": mix.corpus}),
     }
     probe = Probe(
         stage=config.stage,
@@ -126,6 +130,14 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     )
     test = partial(self_test, run, objective, roles, inputs, source)
     return Assembled(run, prepare, test, partial(steps, run, train_step), roles, roles.policy)
+
+
+def mix_of(config: OnlineConfig, inputs: Inputs, roles: Roles, plan: UpdatePlan, now: Now) -> PretrainingMix | None:
+    if config.ptx is None:
+        return None
+    assert roles.policy is not None
+    corpus = CorpusStream(inputs.corpus, config.seed)
+    return PretrainingMix(config.ptx, corpus, roles.policy, roles.parameters["policy"], now, plan.trained)
 
 
 def judge_of(

@@ -27,6 +27,7 @@ THEIR_NAMES: Mapping[str, str] = {
     "rloo.clip_range": "cliprange clip_eps eps_clip clip_ratio clip_epsilon clip_ratio_low epsilon_low epsilon",
     "ppo.value_clip": "cliprange_value value_clip_range cliprange_critic critic.value_clip",
     "ppo.value_coef": "vf_coef value_loss_coef",
+    "ptx.coefficient": "ptx_coef",
     "ppo.gamma": "discount advantage.gamma algorithm.gamma",
     "ppo.lam": "gae_lambda lambd lambda lmbda advantage.lambd algorithm.lam",
     "ppo.epochs": "num_ppo_epochs ppo_epochs noptepochs num_iterations max_epochs train.max_epochs",
@@ -145,7 +146,6 @@ WITHOUT_COUNTERPART: Mapping[str, str] = {
     "use_torch_compile torch_compile use_fused_kernels",
     "adapters sit on every linear layer of the blocks": "lora_target_modules target_modules lora_modules_to_save "
     "use_dora use_rslora exclude_modules",
-    "there is no pretraining term; kl.beta keeps the language": "ptx_coef",
     "there is no average of the weights; checkpoint.keep keeps several": "enable_ema ema_beta",
     "the command chooses: `tightrope ppo` or `tightrope rloo`": "adv_estimator advantage_estimator",
     "nothing is sent anywhere; the run folder's `export` is a folder others load": "push_to_hub hub_model_id hub_token",

@@ -344,6 +344,23 @@ class SamplesSection(Section):
     """Print a few samples in the log every so many steps; 0: never."""
 
 
+class PTXSection(Section):
+    corpus: Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
+    """Plain text to go on pretraining on: a text file (one document), a JSONL, CSV or parquet file (column ``text``, a
+    row a document), a folder of such files, or ``builtin``: the documentation that comes with Python."""
+    coefficient: Coefficient = 1.0
+    """Weight of the mean next-token cross-entropy of the corpus in the loss. A number or a schedule."""
+    ratio: PositiveFloat = 1.0
+    """Corpus tokens per response token of each optimizer step, rounded up to whole sequences."""
+    every: PositiveInt = 1
+    """Mix in every so many steps only."""
+    sequence_length: int = Field(default=256, ge=2)
+    """Longest piece of a document in tokens."""
+    measure_every: int = Field(default=1, ge=0)
+    """Measure the mix's share of the gradient in every so many mixing steps, which takes a copy of the policy's
+    gradient; 0: never. It changes no weight."""
+
+
 class RunConfig(Section):
     """What every stage has."""
 
@@ -384,6 +401,8 @@ class OnlineConfig(RunConfig):
     """What is good: a reward model or a function."""
     kl: KLSection = KLSection()
     """How near the policy stays to where it started."""
+    ptx: PTXSection | None = None
+    """Pretraining-loss mixing: plain text beside the reward, against forgetting. Absent: none."""
     evaluation: EvaluationSection = EvaluationSection()
     """The probe on held-out prompts."""
     samples: SamplesSection = SamplesSection()

@@ -14,9 +14,9 @@ import numpy as np
 from tightrope.protocols import State
 from tightrope.types import Prompt
 
-Purpose = Literal["prompts", "rows"]
-STREAMS: dict[Purpose, int] = {"prompts": 1, "rows": 2}
-"""Keeps the orders of prompts and of offline rows apart under the same seed."""
+Purpose = Literal["prompts", "rows", "corpus"]
+STREAMS: dict[Purpose, int] = {"prompts": 1, "rows": 2, "corpus": 3}
+"""Keeps the orders of prompts, of offline rows and of a corpus apart under the same seed."""
 
 
 def epoch_order(seed: int, purpose: Purpose, epoch: int, n: int) -> list[int]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from tightrope.protocols import BatchT, Objective, State, Workers
+from tightrope.protocols import Batch, BatchT, ConsumedT, Objective, State, Workers
 from tightrope.training.optimisers import NamedAdamW
 from tightrope.training.seeds import permutation
-from tightrope.types import Loss, UpdateReport
+from tightrope.types import Demonstrations, Loss, UpdateReport
+
+AnyBatchT = TypeVar("AnyBatchT", bound=Batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class Totals:
         return {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
 
 
+class Mixing(Objective[Demonstrations], Protocol[ConsumedT]):
+    """A second loss on data of its own, in the same optimizer step (training/mixing.py)."""
+
+    def draw(self, step: int, minibatch: ConsumedT, /) -> Demonstrations | None: ...
+
+    def gradients(self, step: int) -> Mapping[str, torch.Tensor] | None: ...
+
+    def share(self, before: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float]]: ...
+
+
 class GradientLearner(Generic[BatchT]):
     def __init__(
         self,
@@ -68,12 +80,14 @@ class GradientLearner(Generic[BatchT]):
         plan: UpdatePlan,
         workers: Workers,
         attempt: Callable[[], int],
+        mix: Mixing[BatchT] | None = None,
     ) -> None:
         self._objective = objective
         self._optimizers = optimizers
         self._plan = plan
         self._workers = workers
         self._attempt = attempt
+        self._mix = mix
         self.step = 0
 
     def update(self, batch: BatchT) -> UpdateReport:
@@ -97,17 +111,10 @@ class GradientLearner(Generic[BatchT]):
 
     def _optimizer_step(self, minibatch: BatchT, done: _Done) -> Totals:
         """Gradients of one minibatch and, when all is finite, one step of each trained group."""
-        counts = self._workers.sum(self._objective.counts(minibatch))
         totals = Totals()
-        trouble: list[str] = []
-        for microbatch in minibatch.microbatches(self._plan.token_budget):
-            loss = self._objective.loss(microbatch)
-            trouble += nonfinite_terms(loss)
-            if trouble:
-                break
-            scaled_total(loss, counts).backward()
-            totals.add(loss.stats)
-            totals.add({f"loss_{n}": (float(t.sum.detach()), t.count) for n, t in loss.terms.items()})
+        trouble = self._add_gradients(self._objective, minibatch, totals)
+        if not trouble and self._mix is not None:
+            trouble = self._add_mix(self._mix, minibatch, totals)
         trained = self._plan.trained(self.step)
         if not trouble:
             for name in trained:
@@ -127,6 +134,29 @@ class GradientLearner(Generic[BatchT]):
         for optimizer in self._optimizers.values():
             optimizer.clear_gradients()
         return Totals() if trouble else totals
+
+    def _add_gradients(self, objective: Objective[AnyBatchT], batch: AnyBatchT, totals: Totals) -> list[str]:
+        """Backward through every micro-batch; names the terms that are not finite, and stops at the first."""
+        counts = self._workers.sum(objective.counts(batch))
+        for microbatch in batch.microbatches(self._plan.token_budget):
+            loss = objective.loss(microbatch)
+            trouble = nonfinite_terms(loss)
+            if trouble:
+                return trouble
+            scaled_total(loss, counts).backward()
+            totals.add(loss.stats)
+            totals.add({f"loss_{n}": (float(t.sum.detach()), t.count) for n, t in loss.terms.items()})
+        return []
+
+    def _add_mix(self, mix: Mixing[BatchT], minibatch: BatchT, totals: Totals) -> list[str]:
+        batch = mix.draw(self.step, minibatch)
+        if batch is None:
+            return []
+        before = mix.gradients(self.step)
+        trouble = self._add_gradients(mix, batch, totals)
+        if before is not None and not trouble:
+            totals.add(mix.share(before))
+        return trouble
 
     def state_dict(self) -> State:
         return {"step": self.step, "optimizers": {name: o.state_dict() for name, o in self._optimizers.items()}}
