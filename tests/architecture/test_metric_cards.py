@@ -40,6 +40,7 @@ LOGPROBS = -torch.arange(1.0, 8.0)
 ELSEWHERE = {"held_out", "rows", "batch_rows", "beta", "kl_target", "learning_rate_factor", "stopped_in_epoch"} | {
     "grad_share_ptx",
     "grad_cosine_ptx",
+    "text_perplexity",
 }
 
 

@@ -294,7 +294,6 @@ def test_a_path_of_another_tool_leads_to_our_key(tmp_path, line):
         ("zero_stage", "no counterpart: a run is one process on one machine"),
         ("actor_rollout_ref.actor.fsdp_config.param_offload", "no counterpart: a run is one process"),
         ("training.packing", "no counterpart: rows are always packed"),
-        ("ptx_coef", "ptx.coefficient"),
     ],
 )
 def test_a_name_without_counterpart_says_why(tmp_path, key, says):

@@ -18,7 +18,7 @@ from tests.tiny import WORDS
 from tightrope.config.errors import TightropeError
 from tightrope.config.schedule import Schedule, at_start
 from tightrope.config.schema import LoraSection, PTXSection
-from tightrope.data.corpus import CorpusStream, corpus_files, load_corpus, read_documents
+from tightrope.data.corpus import CorpusStream, corpus_files, load_corpus, load_held_out, read_documents
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
 from tightrope.training.mixing import PretrainingMix
@@ -245,3 +245,38 @@ def test_a_piece_longer_than_the_context_and_another_corpus_at_resume_are_refuse
     state = CorpusStream(((1, 2), (3, 4)), 0).state_dict()
     with pytest.raises(ValueError, match=r"ptx\.corpus"):
         CorpusStream(((1, 2), (3, 5)), 0).load_state_dict(state)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_the_probe_reads_held_out_text_and_moves_nothing(files, corpus, tmp_path, lora):
+    text = tmp_path / "held_out.txt"
+    text.write_text(" ".join(WORDS[:70]))  # longer than the context of 64: two pieces
+    settings: dict[str, Any] = {"lora": lora, "steps": 2}
+    plain, probed = (
+        with_ptx(tiny_config("ppo", files, tmp_path / name, **settings, changes=NO_WARMUP | changes), corpus)
+        for name, changes in (("plain", {}), ("probed", {"evaluation": {"forgetting": str(text)}}))
+    )
+    for config in (plain, probed):
+        run_quietly("ppo", config)
+    assert differing(plain.output, probed.output) == []
+    records = [json.loads(line) for line in logged(probed.output)]
+    found = {r["step"]: r["metrics"]["text_perplexity"] for r in records if "text_perplexity" in r["metrics"]}
+    assert sorted(found) == [0, 2] and found[0] != found[2]
+    ids = torch.tensor([load_tokenizer(files.model).encode(text.read_text())])
+    for folder, step in ((files.model, 0), (probed.output / "export", 2)):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        with torch.no_grad():
+            total = model(ids[:, :64], labels=ids[:, :64]).loss * 63
+            total += model(ids[:, 63:], labels=ids[:, 63:]).loss * (ids.shape[1] - 64)
+        assert found[step] == pytest.approx(float((total / (ids.shape[1] - 1)).exp()), rel=1e-4)
+
+
+def test_text_that_is_trained_on_is_no_held_out_text(files, corpus):
+    tokenizer = load_tokenizer(files.model)
+    with pytest.raises(TightropeError, match="trains on"):
+        load_held_out(str(corpus), str(corpus), tokenizer, 64, 2048)
+    assert load_held_out(str(corpus), None, tokenizer, 64, 2048)
+    assert load_held_out("builtin", "builtin", tokenizer, 64, 100)
+    assert not set(read_documents("builtin")) & set(read_documents("builtin", held_out=True))
+    few = load_held_out(str(corpus), None, tokenizer, 8, 20)
+    assert 20 <= sum(len(piece) - 1 for piece in few) < 20 + 7

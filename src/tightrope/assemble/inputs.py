@@ -12,7 +12,7 @@ from tightrope.algorithms.options import SFTConfig
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.data.chat_format import ChatFormat
-from tightrope.data.corpus import corpus_files, load_corpus
+from tightrope.data.corpus import corpus_files, load_corpus, load_held_out
 from tightrope.data.demonstrations import DemonstrationData, load_demonstrations
 from tightrope.data.preferences import PreferenceData, load_preferences
 from tightrope.data.prompts import PromptData, load_prompts
@@ -23,6 +23,8 @@ from tightrope.scoring.functions import load_function
 from tightrope.trackers.open import require_known
 from tightrope.types import Prompt, Sample
 
+PROBE_PIECE = 256
+"""Tokens of a piece of the plain text of the probe."""
 TRIAL_RESPONSES = ("A response.", "")
 
 
@@ -37,6 +39,8 @@ class Inputs:
     fingerprints: Mapping[str, str]
     corpus: tuple[tuple[int, ...], ...] = ()
     """Pieces of ``ptx.corpus``, as tokens."""
+    plain_text: tuple[tuple[int, ...], ...] = ()
+    """Pieces of ``evaluation.forgetting``, as tokens."""
 
 
 def read_inputs(config: RunConfig) -> Inputs:
@@ -66,7 +70,14 @@ def read_inputs(config: RunConfig) -> Inputs:
     if isinstance(config, OnlineConfig) and config.ptx is not None:
         corpus = load_corpus(config.ptx.corpus, tokenizer, config.ptx.sequence_length, context)
         files += corpus_files(config.ptx.corpus)
-    return Inputs(folder, reward_folder, tokenizer, data, {str(path): sha256_of(path) for path in files}, corpus)
+    plain: tuple[tuple[int, ...], ...] = ()
+    if isinstance(config, OnlineConfig) and config.evaluation.forgetting is not None:
+        text, trained = config.evaluation.forgetting, None if config.ptx is None else config.ptx.corpus
+        length = min(PROBE_PIECE, context)
+        plain = load_held_out(text, trained, tokenizer, length, config.evaluation.forgetting_tokens)
+        files += corpus_files(text)
+    prints = {str(path): sha256_of(path) for path in files}
+    return Inputs(folder, reward_folder, tokenizer, data, prints, corpus, plain)
 
 
 def functions_of(config: RunConfig) -> list[str]:

@@ -31,6 +31,7 @@ from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.reward_model import RewardModel, fingerprints
 from tightrope.training.controls import BetaDial
 from tightrope.training.evaluate import Probe, nothing_to_evaluate
+from tightrope.training.forgetting import perplexity
 from tightrope.training.learner import GradientLearner, UpdatePlan
 from tightrope.training.loop import steps
 from tightrope.training.mixing import PretrainingMix
@@ -98,6 +99,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         held_out=None if config.evaluation.function is None else load_function(config.evaluation.function),
         progress=progress,
         clock=clock,
+        text_perplexity=partial(perplexity, roles.policy, inputs.plain_text, budget) if inputs.plain_text else None,
     )
     evaluate = probe if probe.prompts else nothing_to_evaluate
     core = core_of(config, outputs, progress, clock, state, evaluate, config.evaluation.every)

@@ -15,6 +15,8 @@ FunctionSpec = Annotated[str, Field(pattern=r"^([^:]+:[A-Za-z_]\w*|[A-Za-z_][\w-
 """``module:function``, ``file.py:function``, or the name of an entry point."""
 ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
 """Where a model is: in Python a ``Path`` will do."""
+TextSource = ModelName
+"""Where plain text is."""
 Preset = Literal["rlhf", "verifiable"]
 """The files in ``presets/``."""
 HALF = ("float16", "fp16", "half", "f16")
@@ -330,6 +332,17 @@ class EvaluationSection(Section):
     """Held-out prompts of a probe; 0 turns it off."""
     function: FunctionSpec | None = None
     """Held-out judge (``module:function``): reported, never trained on."""
+    forgetting: TextSource | None = None
+    """Plain text on which each probe takes the policy's perplexity: named as ``ptx.corpus``, and refused where they
+    share a document. ``builtin``: the tenth of Python's documentation that no mix is trained on."""
+    forgetting_tokens: PositiveInt = 2048
+    """About so many of its tokens are read."""
+
+    @model_validator(mode="after")
+    def probes_what_it_measures(self) -> Self:
+        if self.forgetting is not None and self.prompts == 0:
+            raise refused("forgetting", "evaluation.prompts: 0 turns the probe off", "set evaluation.prompts above 0")
+        return self
 
 
 class SamplesSection(Section):
@@ -345,7 +358,7 @@ class SamplesSection(Section):
 
 
 class PTXSection(Section):
-    corpus: Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
+    corpus: TextSource
     """Plain text to go on pretraining on: a text file (one document), a JSONL, CSV or parquet file (column ``text``, a
     row a document), a folder of such files, or ``builtin``: the documentation that comes with Python."""
     coefficient: Coefficient = 1.0

@@ -16,12 +16,14 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from tightrope.config.errors import TightropeError
-from tightrope.data.readers import checked_text, placed, read_bytes, read_rows, text_of
+from tightrope.data.readers import checked_text, placed, read_bytes, read_rows, short, text_of
 from tightrope.data.samplers import EpochOrders
 from tightrope.protocols import State
 from tightrope.types import Demonstrations, TokenRows
 
 BUILTIN = "builtin"
+BUILTIN_HELD_OUT = 10
+"""Every so many topics, one is held out."""
 TEXT_FILES = (".txt", ".md")
 ROW_FILES = (".jsonl", ".json", ".ndjson", ".csv", ".parquet")
 
@@ -40,12 +42,14 @@ def corpus_files(corpus: str) -> list[Path]:
     return found
 
 
-def read_documents(corpus: str) -> list[str]:
-    """Raises TightropeError for a file or row that cannot be read."""
+def read_documents(corpus: str, held_out: bool = False) -> list[str]:
+    """``held_out``: to be measured on and never trained on, every tenth topic of the built-in text. Of a user's own
+    text all is there for either. Raises TightropeError for a file or row that cannot be read."""
     if corpus == BUILTIN:
         from pydoc_data.topics import topics  # Python's own documentation
 
-        return [topics[name] for name in sorted(topics)]
+        texts = list(dict.fromkeys(topics[name] for name in sorted(topics)))  # some stand there under several names
+        return [text for i, text in enumerate(texts) if (i % BUILTIN_HELD_OUT == 0) == held_out]
     return [document for file in corpus_files(corpus) for document in documents_of(file)]
 
 
@@ -86,12 +90,41 @@ def load_corpus(
             found=str(length),
             fix=f"set ptx.sequence_length: {context}",
         )
-    documents = read_documents(corpus)
-    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in documents]
-    pieces = tuple(piece for ids in encoded for piece in cut(ids, length))
+    pieces = pieces_of(read_documents(corpus), tokenizer, length)
     if not pieces:
         raise TightropeError("the corpus holds no text to learn from", where=corpus, fix="give it at least two tokens")
     return pieces
+
+
+def pieces_of(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[tuple[int, ...], ...]:
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in documents]
+    return tuple(piece for ids in encoded for piece in cut(ids, length))
+
+
+def load_held_out(
+    text: str, trained: str | None, tokenizer: PreTrainedTokenizerBase, length: int, tokens: int
+) -> tuple[tuple[int, ...], ...]:
+    """The first pieces of held-out text, with about so many tokens. ``trained``: the corpus of the run, if it has one.
+
+    Raises TightropeError where a document is in both, and where there is nothing to read.
+    """
+    documents = read_documents(text, held_out=True)
+    shared = set(documents) & (set() if trained is None else set(read_documents(trained)))
+    if shared:
+        raise TightropeError(
+            "evaluation.forgetting holds text that ptx.corpus trains on",
+            where=text,
+            found=f"{len(shared)} documents in both, such as {short(min(shared))!r}",
+            fix="name text of its own",
+        )
+    pieces = list[tuple[int, ...]]()
+    for piece in pieces_of(documents, tokenizer, length):
+        if sum(len(found) - 1 for found in pieces) >= tokens:
+            break
+        pieces.append(piece)
+    if not pieces:
+        raise TightropeError("evaluation.forgetting holds no text", where=text, fix="give it at least two tokens")
+    return tuple(pieces)
 
 
 class CorpusStream:

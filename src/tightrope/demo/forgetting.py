@@ -8,7 +8,6 @@ Both are of the model as it is exported, before and after; neither is trained on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from tightrope.maths.ragged import segment_sum
 from tightrope.models.load import load_tokenizer
 from tightrope.models.packed_forward import token_logprobs
 from tightrope.models.roles import Role, load_policy
+from tightrope.training.forgetting import perplexity
 from tightrope.types import TokenRows
 
 PIECE_TOKENS, PIECES = 128, 16
@@ -49,7 +49,9 @@ class Forgetting:
 
 def knowledge_of(folder: Path) -> Knowledge:
     role, tokenizer = load_policy(folder), load_tokenizer(folder)
-    return Knowledge(perplexity(role, pieces_of(tokenizer)), facts_right(role, tokenizer, FACTS))
+    return Knowledge(
+        perplexity(role, pieces_of(tokenizer), PIECES_AT_ONCE * PIECE_TOKENS), facts_right(role, tokenizer, FACTS)
+    )
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
@@ -61,17 +63,6 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     assert isinstance(ids, list)
     starts = range(0, min(len(ids), PIECE_TOKENS * PIECES), PIECE_TOKENS)
     return [piece for start in starts if len(piece := ids[start : start + PIECE_TOKENS]) > 1]
-
-
-@torch.no_grad()
-def perplexity(role: Role, pieces: Sequence[Sequence[int]]) -> float:
-    """Of every token but the first of each piece."""
-    total, count = 0.0, 0
-    for start in range(0, len(pieces), PIECES_AT_ONCE):
-        rows = TokenRows.of([(list(piece[:1]), list(piece[1:])) for piece in pieces[start : start + PIECES_AT_ONCE]])
-        logprobs = token_logprobs(role, rows, 1.0).logprobs
-        total, count = total + float(logprobs.double().sum()), count + len(logprobs)
-    return math.exp(-total / count)
 
 
 def facts_right(role: Role, tokenizer: PreTrainedTokenizerBase, facts: Sequence[Fact]) -> float:

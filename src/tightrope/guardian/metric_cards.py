@@ -154,6 +154,13 @@ CARDS: dict[str, MetricCard] = _cards(
         ("loss_kl", "nats", "mean of a KL loss, over tokens (PPO) or responses (RLOO)", "small", "kl.beta"),
         ("loss_value", "reward²", "mean clipped value loss", "falls", "critic rate"),
         (
+            "text_perplexity",
+            "perplexity",
+            "of plain text that nothing is trained on, exp of the mean negative log-likelihood a token",
+            "near its value at step 0",
+            "rises: the policy forgets; mix in text with ptx, or lower kl.target",
+        ),
+        (
             "loss_ptx",
             "nats/token",
             "mean negative log-likelihood of the corpus tokens mixed in (its exp is their perplexity)",

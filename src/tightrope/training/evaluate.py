@@ -23,7 +23,8 @@ PROBE_STEP = 1_000_000_007  # a step number no run reaches: the probe's draws ar
 
 @dataclass(frozen=True)
 class Probe:
-    """``held_out`` is a judge nobody trains on; its mean is the metric ``held_out``."""
+    """``held_out`` is a judge nobody trains on; its mean is the metric ``held_out``. ``text_perplexity``: of the
+    policy on plain text (training/forgetting.py)."""
 
     stage: str
     seed: int
@@ -35,6 +36,7 @@ class Probe:
     held_out: RewardSource | None
     progress: Progress
     clock: Stopwatch
+    text_perplexity: Callable[[], float] | None = None
 
     def __call__(self, step: int) -> StepRecord:
         rollout = self.generate()
@@ -43,6 +45,8 @@ class Probe:
         if self.held_out is not None:
             verdicts = self.held_out.score(rollout.samples())
             metrics["held_out"] = float(sum(verdicts)) / len(verdicts)
+        if self.text_perplexity is not None:
+            metrics["text_perplexity"] = self.text_perplexity()
         self.samples.keep(step, self.progress.attempt, rollout, scores, "probe")
         return StepRecord(
             f"{self.stage}/probe",
