@@ -12,11 +12,11 @@ import torch
 
 from tightrope.models.packed_forward import token_logprobs
 from tightrope.models.roles import Role
-from tightrope.types import TokenRows, microbatch_indices
+from tightrope.types import TOKENS_AT_ONCE, TokenRows, microbatch_indices
 
 
 @torch.no_grad()
-def perplexity(role: Role, pieces: Sequence[Sequence[int]], token_budget: int | None) -> float:
+def perplexity(role: Role, pieces: Sequence[Sequence[int]], token_budget: int | None = TOKENS_AT_ONCE) -> float:
     """Of every token but the first of each piece."""
     rows = TokenRows.of([(piece[:1], piece[1:]) for piece in pieces])
     groups = microbatch_indices(rows.lengths, token_budget)
