@@ -17,6 +17,7 @@ from tightrope.config.schema import GuardianSection, KLSection, PTXSection, Rewa
 from tightrope.guardian.guardian import StepGuardian
 from tightrope.guardian.metric_cards import CARDS
 from tightrope.records import StepRecord
+from tightrope.scoring.judge import capped
 from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.shaping import shape_rewards
 from tightrope.training import mixing
@@ -68,6 +69,7 @@ def scores() -> Scores:
     reward, parts = shape_rewards(
         raw, ROWS.action_counts, rollout().stopped, RewardNormaliser(), section, RunningScale()
     )
+    reward, parts["gate"] = capped(reward, torch.full_like(reward, 0.5))
     return Scores(reward, parts, ref_logprobs=LOGPROBS - 0.1, values=torch.zeros(7))
 
 

@@ -65,10 +65,10 @@ def write(role: Role, source: Path, folder: Path, told: CardFacts, form: Form) -
 
 def reward_manifest(config: RunConfig) -> StageManifest | None:
     """Of the reward model the policy was trained on; None where there was none, or where it is gone since."""
-    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+    if not isinstance(config, OnlineConfig) or not config.reward.models:
         return None
     try:
-        return read_manifest(resolve_model_folder(config.reward.model))
+        return read_manifest(resolve_model_folder(config.reward.models[0]))
     except TightropeError:
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from tightrope.algorithms.options import SFTConfig
+from tightrope.assemble.reward_sources import require_sources, try_sources
 from tightrope.config.errors import TightropeError
 from tightrope.config.schema import OnlineConfig, RunConfig
 from tightrope.data.chat_format import ChatFormat
@@ -51,16 +52,19 @@ def read_inputs(config: RunConfig) -> Inputs:
     require_kind(folder, "policy")
     reward_folder = None
     if isinstance(config, OnlineConfig):
-        if config.reward.model is not None:
-            reward_folder = resolve_model_folder(config.reward.model)
+        for name in config.reward.models:
+            reward_folder = resolve_model_folder(name)
             require_kind(reward_folder, "reward")
         for function in functions_of(config):
             load_function(function)
+        require_sources(config.reward)
     context = context_length(folder)  # first: transformers reads the config for the tokenizer too, and says less
     tokenizer = load_tokenizer(folder)
     data = read_data(config, tokenizer, context)
     if isinstance(data, PromptData):
         try_functions(config, data.train)
+        if isinstance(config, OnlineConfig):
+            try_sources(config.reward, trial_samples(data.train))
         if reward_folder is not None:
             try_reward_model(reward_folder, data.train)
         if isinstance(config, OnlineConfig) and config.rollout.truncate is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tightrope.config.schedule import Schedule
-from tightrope.config.schema import KLSection, OnlineConfig, RunConfig
+from tightrope.config.schema import KLSection, OnlineConfig, RewardSection, RunConfig
 from tightrope.data.readers import read_rows
 from tightrope.models.export import RewardFacts
 from tightrope.models.manifest import StageManifest
@@ -109,13 +109,24 @@ def training(facts: CardFacts) -> Iterator[str]:
         rollout = config.rollout
         yield f"- rollouts: {rollout.prompts_per_step} prompts a step, {rollout.samples_per_prompt} responses each,"
         yield f"  at most {rollout.max_new_tokens} tokens, temperature {rollout.temperature:g}"
-        kind, reward = "model" if config.reward.model else "function", config.reward.model or config.reward.function
-        yield f"- reward: {kind} `{shown(str(reward))}`{known_accuracy(facts)}"
+        yield from reward_told(facts, config.reward)
         yield f"- KL to the start: {kl_told(config.kl)}"
     for path, digest in facts.data.items():
         yield f"- data: `{Path(path).name}`, sha256 `{digest}`"
     if facts.stage in ("rm", "dpo") and synthetic(config.data.train):
         yield "- the preferences are synthetic: the rows say that no person gave them"
+
+
+def reward_told(facts: CardFacts, reward: RewardSection) -> Iterator[str]:
+    if not reward.sources:
+        kind, name = "model" if reward.model else "function", reward.model or reward.function
+        yield f"- reward: {kind} `{shown(str(name))}`{known_accuracy(facts)}"
+        return
+    yield f"- reward: {len(reward.sources)} sources, {reward.order.replace('_', ' ')}"
+    for source in reward.sources:
+        gate = "" if source.gate is None else f", under {source.gate.below:g} the total is at most {source.gate.cap:g}"
+        accuracy = known_accuracy(facts) if source.model else ""
+        yield f"  - `{source.name}`: {source.kind}, weight {source.weight:g}{gate}{accuracy}"
 
 
 def kl_told(kl: KLSection) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -12,6 +12,7 @@ from tightrope.algorithms.ppo import PPO
 from tightrope.algorithms.rloo import RLOO
 from tightrope.assemble.inputs import Inputs, stop_ids
 from tightrope.assemble.parts import Assembled, Outputs, core_of, optimizers_of, rate_factor
+from tightrope.assemble.reward_sources import composite_of
 from tightrope.config.errors import TightropeError
 from tightrope.config.schedule import Now, at_step, scheduled_values
 from tightrope.config.schema import OnlineConfig
@@ -25,6 +26,7 @@ from tightrope.parallel.single import SingleProcess
 from tightrope.protocols import Algorithm, RewardSource
 from tightrope.rollout.local_engine import LocalEngine
 from tightrope.rollout.lower_states import EngineWithLowerStates
+from tightrope.scoring.composite import CompositeReward
 from tightrope.scoring.functions import load_function
 from tightrope.scoring.judge import Judging, LocalJudge
 from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
@@ -42,7 +44,7 @@ from tightrope.training.run import OnlineRun, Progress
 from tightrope.training.selftest import Check, fingerprint_check, online_checks
 from tightrope.training.step import train_step
 from tightrope.training.timing import Stopwatch, TimedAlgorithm, TimedEngine, TimedJudge, TimedLearner
-from tightrope.types import SampleKey, Sampling
+from tightrope.types import Sample, SampleKey, Sampling
 
 SELF_TEST_PROMPTS = 8
 SELF_TEST_STEP = 1_000_000_011  # its draws are no training step's, no probe's and no preparation's
@@ -60,6 +62,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     algorithm = algorithm_of(config, dial.value, now)
     objective = PolicyObjective(algorithm, roles)
     source, normaliser = reward_of(config, inputs, roles)
+    parts = source.state() if isinstance(source, CompositeReward) else {}
     sampling = sampling_of(config, inputs)
     bootstraps = isinstance(config, PPOConfig) and config.ppo.bootstrap_truncated
     critic = roles.critic if roles.shared_trunk else None
@@ -87,6 +90,7 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
         "normaliser": normaliser,
         **({} if scale is None else {"scale": scale}),
         **({} if mix is None else {"corpus": mix.corpus}),
+        **parts,
     }
     probe = Probe(
         stage=config.stage,
@@ -121,16 +125,14 @@ def build_online(config: OnlineConfig, inputs: Inputs, outputs: Outputs, roles: 
     )
     prepare = Preparation(
         engine=engine,
-        reward=source,
-        normaliser=normaliser,
-        fit_normaliser=config.reward.normalise == "samples",
+        fit=fit_of(config, source, normaliser),
         dial=dial,
         prompts=inputs.data.train,
         sampling=sampling,
         seed=config.seed,
         count=config.reward.normalise_samples,
     )
-    test = partial(self_test, run, objective, roles, inputs, source)
+    test = partial(self_test, run, objective, roles, inputs, partial(reward_model_of, config, inputs, roles))
     return Assembled(run, prepare, test, partial(steps, run, train_step), roles, roles.policy)
 
 
@@ -195,11 +197,13 @@ def sampling_of(config: OnlineConfig, inputs: Inputs) -> Sampling:
 
 def reward_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> tuple[RewardSource, RewardNormaliser]:
     """The reward source, with its gain and bias where they are known before the first sample."""
+    if config.reward.sources:
+        model = None if inputs.reward_folder is None else reward_model_of(config, inputs, roles)
+        return composite_of(config.reward, model), RewardNormaliser()
     if inputs.reward_folder is None:
         assert config.reward.function is not None
         return load_function(config.reward.function), RewardNormaliser()
-    assert roles.reward is not None
-    source = RewardModel(roles.reward, load_tokenizer(inputs.reward_folder), config.training.token_budget)
+    source = reward_model_of(config, inputs, roles)
     if config.reward.normalise != "manifest":
         return source, RewardNormaliser()
     manifest = read_manifest(inputs.reward_folder)
@@ -210,6 +214,22 @@ def reward_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> tuple[Rewar
             fix="set reward.normalise to samples",
         )
     return source, RewardNormaliser.from_constants(manifest.reward_mean, manifest.reward_std)
+
+
+def reward_model_of(config: OnlineConfig, inputs: Inputs, roles: Roles) -> RewardModel:
+    assert roles.reward is not None and inputs.reward_folder is not None
+    return RewardModel(roles.reward, load_tokenizer(inputs.reward_folder), config.training.token_budget)
+
+
+def fit_of(
+    config: OnlineConfig, source: RewardSource, normaliser: RewardNormaliser
+) -> Callable[[Sequence[Sample]], None] | None:
+    """What is measured on the starting policy's samples: gain and bias of the sum, or of each source."""
+    if config.reward.normalise != "samples":
+        return None
+    if isinstance(source, CompositeReward) and config.reward.order == "normalise_then_sum":
+        return source.fit
+    return lambda samples: normaliser.fit(list(source.score(samples)))
 
 
 def update_plan(config: OnlineConfig, roles: Roles) -> UpdatePlan:
@@ -227,7 +247,11 @@ def update_plan(config: OnlineConfig, roles: Roles) -> UpdatePlan:
 
 
 def self_test(
-    run: OnlineRun, objective: PolicyObjective, roles: Roles, inputs: Inputs, source: RewardSource
+    run: OnlineRun,
+    objective: PolicyObjective,
+    roles: Roles,
+    inputs: Inputs,
+    reward_model: Callable[[], RewardModel],
 ) -> list[Check]:
     """On a few responses of the starting policy."""
     assert roles.policy is not None and isinstance(inputs.data, PromptData)
@@ -238,5 +262,5 @@ def self_test(
     manifest = None if inputs.reward_folder is None else read_manifest(inputs.reward_folder)
     if manifest is None or not manifest.fingerprints:
         return checks
-    assert roles.reward is not None and isinstance(source, RewardModel)
-    return [*checks, fingerprint_check(fingerprints(source), manifest.fingerprints, roles.reward)]
+    assert roles.reward is not None
+    return [*checks, fingerprint_check(fingerprints(reward_model()), manifest.fingerprints, roles.reward)]

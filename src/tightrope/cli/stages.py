@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tightrope.assemble.stage import DisplayFor, Finished
     from tightrope.protocols import Display
 
-EXIT_CODES = {"finished": 0, "interrupted": 75, "stopped": 76}  # 75: EX_TEMPFAIL, "resume me"
+EXIT_CODES = {"finished": 0, "interrupted": 75, "stopped": 76, "paused": 77}  # 75: EX_TEMPFAIL, "resume me"
 
 
 def sft(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
@@ -58,8 +58,15 @@ def resume(run: Path, /, *, quiet: Quiet = False, json: Json = False) -> None:
         Folder of the run.
     """
     from tightrope.assemble.stage import resume as resume_stage
+    from tightrope.scoring.sources import RewardSourceFailed
 
-    finish(resume_stage(run, shown(quiet)), json)
+    try:
+        done = resume_stage(run, shown(quiet))
+    except RewardSourceFailed as error:
+        print(f"still paused: {error}", file=sys.stderr)
+        print(f"nothing was changed; when the source is back: tightrope resume {run}", file=sys.stderr)
+        raise SystemExit(EXIT_CODES["paused"]) from error
+    finish(done, json)
 
 
 def train_any(config: Path, /, *overrides: Overrides, quiet: Quiet = False, json: Json = False) -> None:
@@ -103,6 +110,9 @@ def finish(done: Finished, as_json: bool) -> None:
         print(
             f"interrupted after step {done.steps}, everything is saved; go on with: {resume_command}", file=sys.stderr
         )
+    elif done.outcome == "paused":
+        print(f"paused after step {done.steps}: {done.stop_reason}", file=sys.stderr)
+        print(f"everything is saved; when the source is back: {resume_command}", file=sys.stderr)
     elif done.outcome == "stopped":
         print(f"stopped by the guardian after step {done.steps}: {done.stop_reason}", file=sys.stderr)
         print(f"the last checkpoint is in {done.folder}/checkpoints; go on with: {resume_command}", file=sys.stderr)

@@ -1,9 +1,17 @@
-"""The base of every config section."""
+"""The base of every config section, and the types that several share."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+FunctionSpec = Annotated[str, Field(pattern=r"^([^:]+:[A-Za-z_]\w*|[A-Za-z_][\w-]*)$")]
+"""``module:function``, ``file.py:function``, or the name of an entry point."""
+ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
+"""Where a model is: in Python a ``Path`` will do."""
 
 
 class Section(BaseModel):

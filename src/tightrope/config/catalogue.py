@@ -57,13 +57,18 @@ def by_stage(configs: Mapping[str, type[Section]]) -> dict[Option, list[str]]:
 def walk(section: Node, above: str, definitions: Mapping[str, Node]) -> Iterator[Option]:
     required = section.get("required", ())
     for name, node in cast("Mapping[str, Node]", section.get("properties", {})).items():
-        below = section_below(node, definitions)
+        item = section_below(node.get("items", {}), definitions)
+        below = section_below(node, definitions) or item
         default = "" if name in required else json.dumps(node.get("default"), ensure_ascii=False)
         yield Option(
             key=above + name,
-            type=type_of(node, definitions) if below is None else "section or null" if "anyOf" in node else "section",
+            type=type_of(node, definitions)
+            if below is None or item is not None
+            else "section or null"
+            if "anyOf" in node
+            else "section",
             bounds=bounds_of(node),
-            default="" if below is not None and "anyOf" not in node else default,
+            default="" if below is not None and item is None and "anyOf" not in node else default,
             description=words(node.get("description") or (below or {}).get("description") or ""),
             is_section=below is not None,
         )

@@ -32,8 +32,16 @@ def kinds_of(annotation: Any) -> list[Any]:
 
 
 def section_in(annotation: Any) -> type[Section] | None:
-    sections = [kind for kind in kinds_of(annotation) if isinstance(kind, type) and issubclass(kind, Section)]
+    """The section that a value is, or may be, or that each value of a list is."""
+    kinds = [
+        item for kind in kinds_of(annotation) for item in (kinds_of(get_args(kind)[0]) if is_list(kind) else [kind])
+    ]
+    sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
     return sections[0] if sections else None
+
+
+def is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,)
 
 
 def without_kinds(location: Sequence[int | str], config_class: type[Section]) -> tuple[KeyPath, str | None]:

@@ -121,9 +121,12 @@ def suggestion(detail: ErrorDetails, config_class: type[RunConfig]) -> str | Non
 
 def describe(detail: ErrorDetails, source: Source, config_class: type[RunConfig]) -> TightropeError:
     keys, kind, context = keys_of(detail, config_class), detail["type"], detail.get("ctx", {})
-    name, where = ".".join(keys), source.place(keys)
+    in_list = any(isinstance(part, int) for part in detail["loc"])
+    name, where = ".".join(keys), source.place((*detail["loc"], context.get("key", "")) if in_list else keys)
     if kind == "extra_forbidden":
-        return unknown_key(keys, detail["input"], source, config_class)
+        told = unknown_key(keys, detail["input"], source, config_class)
+        told.where = where if in_list else told.where
+        return told
     if kind == "missing" and isinstance(detail["loc"][-1], int):
         return TightropeError(f"too few values in `{name}`", where=where, expected=f"at least {detail['loc'][-1] + 1}")
     if kind == "missing":

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from typing_extensions import Self
 
-from tightrope.config.base import Section, refused
+from tightrope.config.base import FunctionSpec, ModelName, Section, refused
+from tightrope.config.reward_sources import SourceSection
 from tightrope.config.schedule import Coefficient, extremes
 
-FunctionSpec = Annotated[str, Field(pattern=r"^([^:]+:[A-Za-z_]\w*|[A-Za-z_][\w-]*)$")]
-"""``module:function``, ``file.py:function``, or the name of an entry point."""
-ModelName = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
-"""Where a model is: in Python a ``Path`` will do."""
 TextSource = ModelName
 """Where plain text is."""
 Preset = Literal["rlhf", "verifiable"]
@@ -178,6 +175,11 @@ class RewardSection(Section):
     function: FunctionSpec | None = None
     """``module:function``, ``file.py:function`` or an entry point of ``tightrope.rewards``, called with the samples
     (original row and response text)."""
+    sources: tuple[SourceSection, ...] = ()
+    """Several sources in place of ``model`` or ``function``, each with a weight, a scale, a clip and a gate of its own
+    (docs/rewards.md)."""
+    order: Literal["sum_then_normalise", "normalise_then_sum"] = "sum_then_normalise"
+    """With ``sources``: the weighted sum is normalised, or each source is before it is scaled, clipped and weighted."""
     normalise: Literal["samples", "manifest", "off"] = "samples"
     """Gain and bias to mean 0, std 1: from the starting policy's samples, the reward model's manifest, or none."""
     normalise_samples: PositiveInt = 256
@@ -193,18 +195,47 @@ class RewardSection(Section):
     length: LengthSection = LengthSection()
     """Other penalties on length."""
 
+    @property
+    def models(self) -> list[str]:
+        """The reward models among the sources."""
+        return [name for name in (self.model, *(source.model for source in self.sources)) if name is not None]
+
     @model_validator(mode="after")
     def has_one_source(self) -> Self:
-        if self.model is None and self.function is None:
-            raise refused("", "nothing gives rewards", "set reward.model or reward.function")
-        if self.model is not None and self.function is not None:
-            raise refused("function", "both reward.model and reward.function are set", "remove one of them")
+        given = {"model": self.model, "function": self.function, "sources": self.sources or None}
+        chosen = [f"reward.{name}" for name, value in given.items() if value is not None]
+        if not chosen:
+            raise refused("", "nothing gives rewards", "set reward.model or reward.function, or list reward.sources")
+        if len(chosen) > 1:
+            key = chosen[1].removeprefix("reward.")
+            if chosen == ["reward.model", "reward.function"]:
+                raise refused(key, "both reward.model and reward.function are set", "remove one of them")
+            raise refused(
+                key, f"both {' and '.join(chosen)} are set", "put all of them into reward.sources, or leave it out"
+            )
         if self.model is None and self.normalise == "manifest":
             raise refused(
                 "normalise",
-                "reward.normalise: manifest reads a reward model's manifest, and reward.function has none",
+                "reward.normalise: manifest reads a reward model's manifest, and "
+                + ("reward.sources are of several kinds" if self.sources else "reward.function has none"),
                 "set reward.normalise to samples or off",
             )
+        return self
+
+    @model_validator(mode="after")
+    def sources_go_together(self) -> Self:
+        names = [source.name for source in self.sources]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise refused("sources", f"two reward sources are called `{twice}`", "give each a name of its own")
+        if len(self.models) > 1:
+            raise refused(
+                "sources", "more than one reward source is a model", "keep one; serve the others and use http"
+            )
+        if self.sources and not any(source.weight for source in self.sources):
+            raise refused("sources", "every reward source has weight 0, so nothing is learned", "give one a weight")
+        if not self.sources and self.order != type(self).model_fields["order"].default:
+            raise refused("order", "reward.order is about reward.sources, and there are none", "remove reward.order")
         return self
 
 
@@ -411,7 +442,7 @@ class OnlineConfig(RunConfig):
     rollout: RolloutSection = RolloutSection()
     """What is sampled in a step."""
     reward: RewardSection
-    """What is good: a reward model or a function."""
+    """What is good: a reward model, a function, or several sources."""
     kl: KLSection = KLSection()
     """How near the policy stays to where it started."""
     ptx: PTXSection | None = None
@@ -425,7 +456,7 @@ class OnlineConfig(RunConfig):
     def holds_the_policy(self) -> Self:
         """Without a KL penalty the policy drifts to whatever a learned reward model overrates."""
         kl = self.kl
-        if kl.always_zero and self.reward.model is not None and not kl.allow_zero:
+        if kl.always_zero and self.reward.models and not kl.allow_zero:
             raise refused(
                 "kl.beta",
                 "zero KL with a learned reward model, so nothing keeps the policy from what the model overrates",

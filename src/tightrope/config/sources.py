@@ -135,8 +135,15 @@ class Plain:
         if isinstance(value, CommentedMap):
             return self.mapping(value, path)
         if isinstance(value, list):
-            return [self.value(item, path) for item in cast(list[Any], value)]
+            return [self.item(item, path, number) for number, item in enumerate(cast(list[Any], value))]
         return scalar(value, self._source.place(path))
+
+    def item(self, item: Any, path: KeyPath, number: int) -> Any:
+        """Of a list; one that is a mapping remembers where its keys stand, under its number."""
+        here = (*path, str(number))
+        if isinstance(item, CommentedMap):
+            self._source.places[here] = f"{self._source.name}:{int(cast(Any, item).lc.line) + 1}"
+        return self.value(item, here)
 
 
 def scalar(value: Any, place: str) -> Any:

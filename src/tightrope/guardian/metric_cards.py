@@ -72,6 +72,13 @@ CARDS: dict[str, MetricCard] = _cards(
             "rises",
             "as reward",
         ),
+        (
+            "reward_gate",
+            "reward",
+            "what the gates of reward.sources took (each source's own mean: reward/source/NAME)",
+            "rises to 0",
+            "read the samples whose source is under its gate.below",
+        ),
         ("reward_clip", "reward", "what reward.clip took or gave", "near 0", "raise reward.clip"),
         ("reward_length", "reward", "what reward.length cost", "small beside the reward", "lower reward.length.cost"),
         (

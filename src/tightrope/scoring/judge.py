@@ -6,7 +6,7 @@ the order of the rows changes a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +19,10 @@ from tightrope.models.roles import Roles
 from tightrope.protocols import RewardSource
 from tightrope.scoring.checked import NonFiniteReward as NonFiniteReward
 from tightrope.scoring.checked import checked_rewards
+from tightrope.scoring.composite import CompositeReward, Verdict
 from tightrope.scoring.normaliser import RewardNormaliser, RunningScale
 from tightrope.scoring.shaping import shape_rewards
-from tightrope.types import Rollout, Scores, TokenRows, microbatch_indices
+from tightrope.types import Rollout, Sample, Scores, TokenRows, microbatch_indices
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,20 @@ class LocalJudge:
 
     @torch.no_grad()
     def score(self, rollout: Rollout) -> Scores:
-        """Raises NonFiniteReward for a reward that is not a finite number, ValueError for another temperature."""
+        """Raises NonFiniteReward for a reward that is not a finite number, RewardSourceFailed where one of several
+        sources gives none, ValueError for another temperature."""
         if rollout.temperature != self._temperature:
             raise ValueError(f"rollout at temperature {rollout.temperature}, judge at {self._temperature}")
         samples = rollout.samples()
-        raw = torch.tensor(checked_rewards(self._source.score(samples), samples, "reward"), dtype=torch.float64)
-        lengths = rollout.rows.action_counts
         how = self._judging
+        verdict = verdict_of(self._source, samples, how.learns_scale)
+        raw, lengths = verdict.raw, rollout.rows.action_counts
         if how.scale is not None and how.learns_scale:
             how.scale.see(raw if self._reward.normalise == "off" else self._normaliser.apply(raw))
         reward, parts = shape_rewards(raw, lengths, rollout.stopped, self._normaliser, self._reward, how.scale, how.now)
+        if verdict.cap is not None:
+            reward, parts["gate"] = capped(reward, verdict.cap)
+        parts |= {name: part.float() for name, part in verdict.parts.items()}
         policy_logprobs, values, end_values = self._policy_and_values(rollout)
         if end_values is not None:
             end_values = torch.where(rollout.stopped, 0.0, end_values) if how.bootstrap else None
@@ -110,3 +115,22 @@ class LocalJudge:
     def _parts(self, rows: TokenRows) -> Iterator[TokenRows]:
         for group in microbatch_indices(rows.lengths, self._token_budget):
             yield rows.select(group)
+
+
+def verdict_of(source: RewardSource, samples: Sequence[Sample], learns_scale: bool) -> Verdict:
+    """Of one source, or of several with their own values."""
+    if isinstance(source, CompositeReward):
+        return source.judged(samples, learns_scale)
+    return Verdict(
+        torch.tensor(checked_rewards(source.score(samples), samples, "reward"), dtype=torch.float64), {}, None
+    )
+
+
+def capped(reward: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+    """Reward after the gates, and what they took; f32 [sequences].
+
+    >>> capped(torch.tensor([3.0, 2.0]), torch.tensor([-1.0, float("inf")]).double())
+    (tensor([-1.,  2.]), tensor([-4.,  0.]))
+    """
+    held = torch.minimum(reward.double(), cap).to(reward.dtype)
+    return held, held - reward

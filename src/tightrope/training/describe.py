@@ -60,7 +60,9 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
 
 
 def score_metrics(rollout: Rollout, scores: Scores) -> dict[str, float]:
-    metrics = {f"reward_{name}": float(part.double().mean()) for name, part in scores.parts.items()}
+    metrics = {
+        f"reward{'/' if '/' in name else '_'}{name}": float(part.double().mean()) for name, part in scores.parts.items()
+    }
     metrics["reward"] = float(scores.reward.double().mean())
     if scores.ref_logprobs is not None:
         policy = rollout.behaviour_logprobs if scores.policy_logprobs is None else scores.policy_logprobs

@@ -12,10 +12,13 @@ from tightrope.config.errors import CheckpointMissed, NonFiniteNumbers
 from tightrope.records import Action, Finding, StepRecord
 from tightrope.rollout.sampling import NonFiniteLogits
 from tightrope.scoring.judge import NonFiniteReward
+from tightrope.scoring.sources import RewardSourceFailed
 from tightrope.training.run import OfflineRun, OnlineRun, RunCore
 
-Outcome = Literal["finished", "interrupted", "stopped"]
+Outcome = Literal["finished", "interrupted", "stopped", "paused"]
 Steps = Generator[StepRecord, None, Outcome]
+DRAWN = ("prompts",)
+"""What a step has changed before its rewards are asked for: put back, it is the boundary before the step."""
 RunT = TypeVar("RunT", OnlineRun, OfflineRun)
 
 
@@ -47,9 +50,13 @@ def steps(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) -
     what followed it, bit for bit.
 
     A policy that no longer gives numbers ends the run at once and without a checkpoint: those on the disk are better.
+    A reward source that fails ends it with a checkpoint of the last finished step.
     """
     try:
         return (yield from walk(run, step, signals))
+    except RewardSourceFailed as error:
+        pause(run.core, error)
+        return "paused"
     except NonFiniteLogits as error:
         record = run.apply(*refused_step(run.core, error))
         run.core.progress.stop_reason = str(error)
@@ -63,8 +70,13 @@ def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) ->
     while progress.step < core.total_steps:
         if progress.step % core.evaluate_every == 0:
             evaluate(core)
+        position = {name: core.state[name].state_dict() for name in DRAWN if name in core.state}
         try:
             record = step(run)
+        except RewardSourceFailed:
+            for name, before in position.items():
+                core.state[name].load_state_dict(before)
+            raise
         except NonFiniteReward as error:
             record = run.apply(*refused_step(core, error))
         progress.advance()
@@ -80,6 +92,13 @@ def walk(run: RunT, step: Callable[[RunT], StepRecord], signals: StopSignals) ->
             return "interrupted" if progress.stop_reason is None else "stopped"
     evaluate(core)
     return "finished" if progress.stop_reason is None else "stopped"
+
+
+def pause(core: RunCore, error: RewardSourceFailed) -> None:
+    """At the boundary before the step that could not be scored: resumed, it draws and scores the same samples."""
+    save(core, must=True)
+    core.journal.append(core.progress.step - 1, "paused", str(error), "run")
+    core.progress.stop_reason = str(error)
 
 
 def save(core: RunCore, must: bool) -> None:

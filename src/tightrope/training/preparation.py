@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tightrope.protocols import RewardSource, RolloutEngine
-from tightrope.scoring.normaliser import RewardNormaliser
+from tightrope.protocols import RolloutEngine
 from tightrope.training.controls import BetaDial
-from tightrope.types import Prompt, SampleKey, Sampling
+from tightrope.types import Prompt, Sample, SampleKey, Sampling
 
 PREPARATION_STEP = 1_000_000_009  # its draws are neither a training step's nor the probe's
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Draws ``count`` responses of the starting policy. ``fit_normaliser`` False leaves the gain and bias alone."""
+    """Draws ``count`` responses of the starting policy. ``fit`` measures gain and bias from them; None leaves both."""
 
     engine: RolloutEngine
-    reward: RewardSource
-    normaliser: RewardNormaliser
-    fit_normaliser: bool
+    fit: Callable[[Sequence[Sample]], None] | None
     dial: BetaDial
     prompts: Sequence[Prompt]
     sampling: Sampling
@@ -28,7 +25,7 @@ class Preparation:
     count: int
 
     def __call__(self) -> None:
-        if not self.fit_normaliser and self.dial.target is not None:
+        if self.fit is None and self.dial.target is not None:
             return
         chosen = self.prompts[: self.count]
         samples_per_prompt = -(-self.count // len(chosen))
@@ -36,5 +33,5 @@ class Preparation:
             chosen, samples_per_prompt, self.sampling, SampleKey(self.seed, 0, PREPARATION_STEP)
         )
         self.dial.settle_target(float(rollout.rows.action_counts.double().mean()))
-        if self.fit_normaliser:
-            self.normaliser.fit(list(self.reward.score(rollout.samples())))
+        if self.fit is not None:
+            self.fit(rollout.samples())
