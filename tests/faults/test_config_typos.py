@@ -172,7 +172,11 @@ def test_every_wrong_key_is_refused_and_nearly_always_the_right_one_is_named(tmp
     assert len(wrong) <= 0.05 * len(CASES), "\n".join(map(str, wrong))
 
 
-KEYS = {stage: [".".join(path) for path in all_paths(key_tree(config))] for stage, config in CONFIGS.items()}
+# An entry of a list is in no override: tests/journeys/test_reward_sources.py has the slips in one.
+KEYS = {
+    stage: [".".join(path) for path in all_paths(key_tree(config)) if path[:2] != ("reward", "sources") or not path[2:]]
+    for stage, config in CONFIGS.items()
+}
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 ENOUGH = 0.95
 

@@ -230,6 +230,7 @@ def test_the_schema_has_every_option_with_description_and_default(capsys, stage)
     for option in options_of(CONFIGS[stage]):
         node = schema
         for name in option.key.split("."):
+            node = node.get("items", node)
             reference = node.get("$ref") or next(
                 (kind["$ref"] for kind in node.get("anyOf", []) if "$ref" in kind), None
             )
