@@ -205,7 +205,7 @@ class RewardSection(Section):
         given = {"model": self.model, "function": self.function, "sources": self.sources or None}
         chosen = [f"reward.{name}" for name, value in given.items() if value is not None]
         if not chosen:
-            raise refused("", "nothing gives rewards", "set reward.model or reward.function, or list reward.sources")
+            raise refused("", "nothing gives rewards", "set reward.model or reward.function")
         if len(chosen) > 1:
             key = chosen[1].removeprefix("reward.")
             if chosen == ["reward.model", "reward.function"]:
