@@ -75,6 +75,8 @@ ALLOWED = {
     # transformers calls the mask function of an attention implementation with its own keyword arguments
     ("open keyword arguments", "models/attention.py"),
     ("open keyword arguments", "models/lower_layers.py"),
+    # what runs inside the sandbox, after every door is shut: running the response is its purpose
+    ("eval and exec", "scoring/code/child.py"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Code as a response: run in a sandbox, judged outside it."""
