@@ -28,6 +28,7 @@ from tightrope.maths import kl, penalties, ragged
 from tightrope.maths.logprobs import LogitRule, chunked_logprobs, logprobs_and_entropy
 from tightrope.maths.policy_losses import ppo_clip, sequence_clip
 from tightrope.maths.preference_losses import bradley_terry, centering, dpo
+from tightrope.maths.ranking_losses import best_of_n, kwise, plackett_luce
 from tightrope.maths.value_losses import clipped_value_loss
 
 Numbers = Sequence[Any]
@@ -172,6 +173,45 @@ def preference(d: Any, smoothing: float = 0.0) -> Any:
 def bt_slopes(chosen: float, rejected: float, margin: float = 0.0, smoothing: float = 0.0) -> tuple[float, float]:
     slope = sigmoid(chosen - rejected - margin) - (1 - smoothing)
     return slope, -slope
+
+
+# Rankings: four answers to one prompt (two of them tied) and two to another. Pairs are listed by hand; a choice is the
+# answer taken and those it was taken from, so that both sides of a softmax are written out.
+
+RANKED, ANSWERS = [0.3, -0.6, 1.1, 0.2, -0.4, 0.5], [0, 4, 6]
+RANKS, STRICT = [2, 3, 1, 2, 1, 2], [2, 4, 1, 3, 1, 2]
+PAIRS = [[(2, 0), (2, 1), (2, 3), (0, 1), (3, 1)], [(4, 5)]]  # better, worse
+Choices = list[list[tuple[int, list[int]]]]
+ORDERS: Choices = [[(2, [0, 1, 2, 3]), (0, [0, 1, 3]), (3, [1, 3])], [(4, [4, 5])]]
+BESTS: Choices = [[(2, [0, 1, 2, 3])], [(4, [4, 5])]]
+
+
+def kwise_value(x: Numbers, smoothing: float) -> list[Any]:
+    return [mp.fsum(preference(x[a] - x[b], smoothing) for a, b in pairs) / len(pairs) for pairs in PAIRS]
+
+
+def kwise_jacobian(x: Sequence[float], smoothing: float) -> Jacobian:
+    rows = [[0.0] * len(x) for _ in PAIRS]
+    for row, pairs in zip(rows, PAIRS, strict=True):
+        for better, worse in pairs:
+            up, down = bt_slopes(x[better], x[worse], smoothing=smoothing)
+            row[better] += up / len(pairs)
+            row[worse] += down / len(pairs)
+    return rows
+
+
+def chosen_one_by_one(x: Numbers, prompts: Choices) -> list[Any]:
+    return [mp.fsum(mp.log(mp.fsum(mp.exp(x[j]) for j in of)) - x[i] for i, of in choices) for choices in prompts]
+
+
+def choices_jacobian(x: Sequence[float], prompts: Choices) -> Jacobian:
+    rows = [[0.0] * len(x) for _ in prompts]
+    for row, choices in zip(rows, prompts, strict=True):
+        for taken, of in choices:
+            total = sum(math.exp(x[j]) for j in of)
+            for j in of:
+                row[j] += math.exp(x[j]) / total - (j == taken)
+    return rows
 
 
 def dpo_value(chosen: Any, rejected: Any, ref_chosen: Any, ref_rejected: Any, smoothing: float = 0.0) -> Any:
@@ -391,6 +431,30 @@ CASES: dict[str, Case] = {
         lambda x: dpo_items(x, 0.2),
         each(2, lambda *row: dpo_value(*row, 0.2), *DPO_REF),
         diagonal(2, lambda *row: dpo_slopes(*row, 0.2), *DPO_REF),
+    ),
+    "ranking_losses.kwise": Case(
+        RANKED,
+        lambda x: kwise(x, torch.tensor(RANKS), torch.tensor(ANSWERS)),
+        lambda x: kwise_value(x, 0.0),
+        lambda x: kwise_jacobian(x, 0.0),
+    ),
+    "ranking_losses.kwise: smoothing": Case(
+        RANKED,
+        lambda x: kwise(x, torch.tensor(RANKS), torch.tensor(ANSWERS), 0.1),
+        lambda x: kwise_value(x, 0.1),
+        lambda x: kwise_jacobian(x, 0.1),
+    ),
+    "ranking_losses.plackett_luce": Case(
+        RANKED,
+        lambda x: plackett_luce(x, torch.tensor(STRICT), torch.tensor(ANSWERS)),
+        lambda x: chosen_one_by_one(x, ORDERS),
+        lambda x: choices_jacobian(x, ORDERS),
+    ),
+    "ranking_losses.best_of_n": Case(
+        RANKED,
+        lambda x: best_of_n(x, torch.tensor([2, 0]), torch.tensor(ANSWERS)),
+        lambda x: chosen_one_by_one(x, BESTS),
+        lambda x: choices_jacobian(x, BESTS),
     ),
     "penalties.length_cost": penalty(
         lambda x: penalties.length_cost(x, torch.tensor(LENGTHS), 0.01),

@@ -15,7 +15,10 @@ import pytest
 import torch
 from beartype import beartype
 
-MODULES = "advantages diagnostics kl logprobs penalties policy_losses preference_losses ragged statistics value_losses"
+MODULES = (
+    "advantages diagnostics kl logprobs penalties policy_losses preference_losses ragged ranking_losses "
+    "statistics value_losses"
+)
 ACTIONS, SEQUENCES, OFFSETS = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([1.0, 2.0]), torch.tensor([0, 2, 3])
 GROUP = torch.tensor([0, 0])
 LOGITS, TOKENS = torch.zeros(3, 4), torch.tensor([0, 1, 2])
@@ -51,6 +54,10 @@ CALLS: dict[str, tuple] = {
     "ragged.segment_ids": (OFFSETS,),
     "ragged.segment_last_index": (OFFSETS,),
     "ragged.discounted_to_go": (ACTIONS, OFFSETS, SEQUENCES),
+    "ranking_losses.ranked_pairs": (torch.tensor([1, 2, 3]), torch.tensor([0, 3])),
+    "ranking_losses.kwise": (ACTIONS, torch.tensor([1, 2, 3]), torch.tensor([0, 3])),
+    "ranking_losses.plackett_luce": (ACTIONS, torch.tensor([1, 2, 3]), torch.tensor([0, 3])),
+    "ranking_losses.best_of_n": (ACTIONS, torch.tensor([1]), torch.tensor([0, 3])),
     "statistics.moments": (ACTIONS,),
     "statistics.gain_and_bias": (ACTIONS,),
     "value_losses.clipped_value_loss": (ACTIONS, ACTIONS, ACTIONS, 0.2),

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from tests.scripted_engine import rollout_of
-from tightrope.maths import advantages, controllers, diagnostics, kl, penalties, policy_losses, preference_losses
+from tightrope.maths import (
+    advantages,
+    controllers,
+    diagnostics,
+    kl,
+    penalties,
+    policy_losses,
+    preference_losses,
+    ranking_losses,
+)
 from tightrope.maths.logprobs import chunked_logprobs, logprobs_and_entropy
 from tightrope.maths.ragged import discounted_to_go, segment_last_index, segment_sum
 from tightrope.maths.statistics import combine, gain_and_bias, moments
@@ -63,6 +72,8 @@ NAMES = [
     "bt_margin",
     "bt_label_smoothing",
     "bt_centering",
+    "plackett_luce",
+    "best_of_n_ce",
     "dpo",
     "cdpo",
     "rloo_advantages",
@@ -358,6 +369,18 @@ def bt_loss(case: Case) -> None:
         case.check(name, found[name])
 
 
+def plackett_luce(case: Case) -> None:
+    scores = case.tensor("scores_by_rank")
+    shuffled = torch.tensor([2, 0, 3, 1])
+    found = ranking_losses.plackett_luce(scores[shuffled], shuffled + 1, torch.tensor([0, len(scores)]))
+    case.check("loss", found.squeeze())
+
+
+def best_of_n_ce(case: Case) -> None:
+    scores, best = case.tensor("scores"), torch.tensor([case.raw("best")])
+    case.check("loss", ranking_losses.best_of_n(scores, best, torch.tensor([0, len(scores)])).squeeze())
+
+
 def dpo_loss(case: Case) -> None:
     inputs = [case.tensor(n) for n in ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")]
     inputs[0].requires_grad_()
@@ -422,6 +445,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     for check in (
         adaptive_kl,
         adaptive_kl_steps_to_multiply,
+        best_of_n_ce,
         best_of_n_kl,
         bt_loss,
         dpo_loss,
@@ -437,6 +461,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         length_penalty,
         masked_whiten,
         missing_eos,
+        plackett_luce,
         ppo_policy_loss,
         ppo_policy_loss_microbatched,
         reinforce_pp,
