@@ -10,7 +10,7 @@ Every function returns one number per prompt, to be minimised: a prompt counts o
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -34,8 +34,8 @@ def ranked_pairs(
     ([1, 1], [0, 2], [0, 2])
     """
     require_offsets(ranks, offsets)
-    rank, better, worse, bounds = ranks.tolist(), list[int](), list[int](), [0]
-    for prompt, (start, end) in enumerate(pairwise(offsets.tolist())):
+    rank, better, worse, bounds = _numbers(ranks), list[int](), list[int](), [0]
+    for prompt, (start, end) in enumerate(pairwise(_numbers(offsets))):
         for i, j in combinations(range(start, end), 2):
             if rank[i] != rank[j]:
                 better.append(i if rank[i] < rank[j] else j)
@@ -81,10 +81,10 @@ def plackett_luce(
     require_same_shape({"scores": scores, "ranks": ranks})
     require_offsets(scores, offsets)
     losses: list[Tensor] = []
-    for prompt, (start, end) in enumerate(pairwise(offsets.tolist())):
+    for prompt, (start, end) in enumerate(pairwise(_numbers(offsets))):
         own = ranks[start:end]
-        if end - start < 2 or len(own.unique()) < end - start:
-            raise ValueError(f"prompt {prompt} has no strict order of two or more answers: ranks {own.tolist()}")
+        if end - start < 2 or len(set(_numbers(own))) < end - start:
+            raise ValueError(f"prompt {prompt} has no strict order of two or more answers: ranks {_numbers(own)}")
         from_last = widen(scores[start:end])[own.argsort(descending=True)]
         losses.append((from_last.logcumsumexp(0) - from_last).sum())
     return torch.stack(losses)
@@ -104,9 +104,13 @@ def best_of_n(
     require_offsets(scores, offsets)
     require_same_shape({"best": best, "prompts": offsets[1:]})
     losses: list[Tensor] = []
-    for prompt, ((start, end), chosen) in enumerate(zip(pairwise(offsets.tolist()), best.tolist(), strict=True)):
+    for prompt, ((start, end), chosen) in enumerate(zip(pairwise(_numbers(offsets)), _numbers(best), strict=True)):
         if end - start < 2 or not 0 <= chosen < end - start:
             raise ValueError(f"the best of prompt {prompt} is {chosen}, and it has {end - start} answers (2 or more)")
         own = widen(scores[start:end])
         losses.append(own.logsumexp(0) - own[chosen])
     return torch.stack(losses)
+
+
+def _numbers(x: Tensor) -> list[int]:
+    return cast(list[int], x.tolist())
