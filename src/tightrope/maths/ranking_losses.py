@@ -113,4 +113,4 @@ def best_of_n(
 
 
 def _numbers(x: Tensor) -> list[int]:
-    return cast(list[int], x.tolist())
+    return cast(list[int], x.tolist())  # pyright: ignore[reportUnknownMemberType]
