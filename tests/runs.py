@@ -23,6 +23,11 @@ from tightrope.types import Sample
 STAGES = ("sft", "rm", "dpo", "ppo", "rloo")
 
 
+def length_reward(samples: Sequence[Sample]) -> list[float]:
+    """Characters, in hundreds."""
+    return [len(s.response) / 100 for s in samples]
+
+
 def word_share(samples: Sequence[Sample]) -> list[float]:
     """A reward for the tests: the share of words with an `a` in them."""
     return [sum("a" in word for word in s.response.split()) / max(1, len(s.response.split())) for s in samples]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from tightrope.config.schema import RunConfig
 SECTIONS = ("ppo.", "kl.", "reward.", "rollout.", "optimizer.")
 REFUSED = {"rollout.top_k", "rollout.top_p"}
 """Options whose only job is to be refused; see test_config_load."""
+WAITING = ("reward.sources.deadline", "reward.sources.retries", "reward.sources.retry_wait", "reward.sources.http.")
+"""How a source is asked, not what it says: the run must not change; see test_reward_sources and test_http_source."""
 
 Changes = Mapping[str, Any]
 RISING = {"from": 0.01, "to": 0.05}
@@ -46,6 +49,15 @@ FIXED = {"kl.mode": "fixed"}
 BUDGET = {"reward.length.kind": "over_budget", "reward.length.budget": 2, "reward.length.cost": 0.1}
 OVERLONG = {"reward.length.kind": "soft_overlong", "reward.length.budget": 5, "reward.length.buffer": 3}
 FAR = {"optimizer.learning_rate": 0.1}
+SOURCES = {
+    "reward.function": None,
+    "reward.sources": (
+        {"name": "characters", "function": "tests.runs:length_reward"},
+        {"name": "words", "function": "tests.runs:word_share", "weight": 2.0},
+    ),
+}
+"""A key below ``reward.sources`` is that of the last entry."""
+GATED = {**SOURCES, "reward.sources.gate.below": 2.0, "reward.sources.gate.cap": -1.0}
 LEARNED = {"reward.function": None, "reward.model": "REWARD MODEL"}
 
 
@@ -140,6 +152,15 @@ RUNS = [
     Switch("reward.length.cost", RISING, {**BUDGET}, against=BUDGET),
     Switch("reward.length.budget", 3, {**BUDGET}, against=BUDGET),
     Switch("reward.length.buffer", 5, {**OVERLONG}, against=OVERLONG),
+    Switch("reward.order", "normalise_then_sum", SOURCES),
+    Switch("reward.sources.name", "share", SOURCES),
+    Switch("reward.sources.weight", 0.5, SOURCES),
+    Switch("reward.sources.scale", "running_std", SOURCES),
+    Switch("reward.sources.clip", 0.01, SOURCES),
+    Switch("reward.sources.gate.below", -1.0, GATED, against=GATED),
+    Switch("reward.sources.gate.cap", -5.0, GATED, against=GATED),
+    Switch("reward.sources.function", "tests.runs:length_reward", SOURCES),
+    Switch("reward.sources.model", "REWARD MODEL", {**SOURCES, "reward.sources.function": None}, against=SOURCES),
     Switch("rollout.prompts_per_step", 5),
     Switch("rollout.samples_per_prompt", 3),
     Switch("rollout.max_new_tokens", 5),
@@ -182,7 +203,7 @@ def kind_of(value: Any, option: Option) -> str:
 OPTIONS = {
     option.key: option
     for option in options_of(CONFIGS["ppo"])
-    if option.key.startswith(SECTIONS) and not option.is_section
+    if option.key.startswith(SECTIONS) and not option.key.startswith(WAITING) and not option.is_section
 }
 
 
@@ -228,11 +249,12 @@ class Runs:
 
     def config(self, changes: Changes, name: str, steps: int = STEPS) -> RunConfig:
         nested: dict[str, Any] = {}
-        for key, value in {**BASE, **changes}.items():
+        for key, value in deepcopy({**BASE, **changes}).items():
             *above, last = key.split(".")
             place = nested
             for part in above:
                 place = place.setdefault(part, {})
+                place = place[-1] if isinstance(place, tuple) else place
             place[last] = self.reward_model() if value == "REWARD MODEL" else value
         return tiny_config("ppo", self.files, self.folder / name, steps=steps, changes=nested)
 
