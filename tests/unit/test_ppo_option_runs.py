@@ -27,8 +27,14 @@ from tightrope.config.schema import RunConfig
 SECTIONS = ("ppo.", "kl.", "reward.", "rollout.", "optimizer.")
 REFUSED = {"rollout.top_k", "rollout.top_p"}
 """Options whose only job is to be refused; see test_config_load."""
-WAITING = ("reward.sources.deadline", "reward.sources.retries", "reward.sources.retry_wait", "reward.sources.http.")
-"""How a source is asked, not what it says: the run must not change; see test_reward_sources and test_http_source."""
+WAITING = (
+    "reward.sources.deadline",
+    "reward.sources.retries",
+    "reward.sources.retry_wait",
+    "reward.sources.http.",
+    "reward.sources.code.",
+)
+"""How a source is asked, not what it says: the run must not change; see the tests of sources in tests/journeys."""
 
 Changes = Mapping[str, Any]
 RISING = {"from": 0.01, "to": 0.05}

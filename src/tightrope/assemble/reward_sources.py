@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
 
+from tightrope.config.code_reward import CodeSection
 from tightrope.config.errors import TightropeError
 from tightrope.config.reward_sources import SourceSection
 from tightrope.config.schema import RewardSection
 from tightrope.plugins import PluginKind, load_plugin
 from tightrope.protocols import RewardSource
+from tightrope.scoring.code.reward import CodeReward
 from tightrope.scoring.composite import CompositeReward, WeightedSource
 from tightrope.scoring.functions import FunctionReward
 from tightrope.scoring.http_calls import Breaker, Endpoint, Patience
@@ -40,6 +45,23 @@ def http_source(section: SourceSection) -> RewardSource:
     return SafeSource(source, section, retries=False)
 
 
+def code_source(section: SourceSection) -> RewardSource:
+    assert section.code is not None
+    return SafeSource(code_reward_of(section.code), section)
+
+
+@cache
+def code_reward_of(section: CodeSection) -> CodeReward:
+    """One sandbox for each setting and process: what `check` tried is what trains. Raises SandboxUnavailable."""
+    return CodeReward.open(section)
+
+
+def sandbox_facts(reward: RewardSection) -> dict[str, Any]:
+    """By source, what the self-test of its sandbox found."""
+    chosen = [source for source in reward.sources if source.code is not None]
+    return {one.name: asdict(code_reward_of(one.code).sandbox.facts) for one in chosen if one.code is not None}
+
+
 def endpoint_of(section: SourceSection) -> Endpoint:
     assert section.http is not None and section.patience is not None
     variable = section.http.token_env
@@ -48,7 +70,11 @@ def endpoint_of(section: SourceSection) -> Endpoint:
     )
 
 
-FACTORIES: Mapping[str, Callable[[SourceSection], RewardSource]] = {"function": function_source, "http": http_source}
+FACTORIES: Mapping[str, Callable[[SourceSection], RewardSource]] = {
+    "function": function_source,
+    "http": http_source,
+    "code": code_source,
+}
 """By kind. A model is not among them: its weights are loaded with the policy's, see ``composite_of``."""
 
 

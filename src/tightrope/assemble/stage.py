@@ -29,6 +29,7 @@ from tightrope.assemble.offline import build_offline
 from tightrope.assemble.online import build_online
 from tightrope.assemble.parts import Assembled, Outputs
 from tightrope.assemble.profile import StepsMeasured
+from tightrope.assemble.reward_sources import sandbox_facts
 from tightrope.assemble.threads import choose_threads, recorded_threads
 from tightrope.config.errors import TightropeError
 from tightrope.config.load import load_resolved, save_resolved
@@ -274,11 +275,13 @@ def machine_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 def facts_of(config: RunConfig, inputs: Inputs) -> dict[str, Any]:
     """What the manifest of each checkpoint says about where it comes from."""
     text = config.model_dump_json()
+    boxes = sandbox_facts(config.reward) if isinstance(config, OnlineConfig) else {}
     return {
         "config": hashlib.sha256(text.encode()).hexdigest(),
         "data": dict(inputs.fingerprints),
         "packages": environment()["packages"],
         **device_facts(config),
+        **({"sandbox": boxes} if boxes else {}),
     }
 
 

@@ -11,11 +11,17 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from typing_extensions import Self
 
 from tightrope.config.base import FunctionSpec, ModelName, Section, refused
+from tightrope.config.code_reward import CodeSection
 
-KINDS = ("model", "function", "http")
+KINDS = ("model", "function", "http", "code")
 """The keys that say what an entry is; each has exactly one of them."""
 DEADLINES = {"function": 600.0, "http": 60.0}
 """Seconds for one attempt where none are named. A reward model computes in this process and is waited for."""
+UNTIMED = {
+    "model": "a model has no deadline, it computes in this process",
+    "code": "each case has its own code.seconds",
+}
+"""Kind -> why it has no deadline."""
 
 
 class HttpSection(Section):
@@ -50,7 +56,7 @@ class SourceSection(Section):
     gate: GateSection | None = None
     """A failure here caps the total, whatever the other sources say."""
     deadline: PositiveFloat | None = None
-    """Seconds for one attempt. Absent: 600 for a function, 60 for a request over HTTP. Not for a reward model."""
+    """Seconds for one attempt. Absent: 600 for a function, 60 for a request over HTTP. Not for the other kinds."""
     retries: int = Field(default=4, ge=0)
     """More attempts after one that failed; then the run saves a checkpoint and pauses."""
     retry_wait: float = Field(default=1.0, ge=0.0)
@@ -61,6 +67,8 @@ class SourceSection(Section):
     """A function, named as in ``reward.function``."""
     http: HttpSection | None = None
     """A service in another process or on another machine."""
+    code: CodeSection | None = None
+    """Responses are code, run in a sandbox on the cases of their row (columns ``entry_point`` and ``cases``)."""
 
     @property
     def kind(self) -> str:
@@ -87,7 +95,7 @@ class SourceSection(Section):
         if self.deadline is not None and self.kind not in DEADLINES:
             raise refused(
                 "deadline",
-                f"reward source `{self.name}`: a {self.kind} has no deadline, it computes in this process",
+                f"reward source `{self.name}`: {UNTIMED[self.kind]}",
                 "remove deadline",
             )
         return self
