@@ -50,10 +50,14 @@ def code_source(section: SourceSection) -> RewardSource:
     return SafeSource(code_reward_of(section.code), section)
 
 
-@cache
 def code_reward_of(section: CodeSection) -> CodeReward:
-    """One sandbox for each setting and process: what `check` tried is what trains. Raises SandboxUnavailable."""
-    return CodeReward.open(section)
+    """One sandbox for each setting and process: what was tried is what trains. Raises SandboxUnavailable."""
+    return opened(section.model_dump_json())
+
+
+@cache
+def opened(section: str) -> CodeReward:
+    return CodeReward.open(CodeSection.model_validate_json(section))
 
 
 def sandbox_facts(reward: RewardSection) -> dict[str, Any]:
