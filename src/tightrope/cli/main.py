@@ -44,6 +44,7 @@ COMMANDS = {
 REWARD_MODEL_COMMANDS = {
     "train": ("tightrope.cli.rm:train", "Train a reward model on preferences."),
     "score": ("tightrope.cli.rm:score", "Score answers with a reward model."),
+    "audit": ("tightrope.cli.audit:audit", "Find what is wrong with a reward model or its data."),
     "serve": ("tightrope.cli.serve:serve", "Give rewards to other processes over HTTP."),
 }
 
@@ -63,7 +64,7 @@ def build() -> App:
         version=__version__,
     )
     reward_model = App(
-        name="rm", help="Train a reward model, score answers with one, or serve it.", help_format="plaintext"
+        name="rm", help="Train a reward model, score answers with one, audit it, or serve it.", help_format="plaintext"
     )
     config = App(name="config", help="Explain options, and where a config's values come from.", help_format="plaintext")
     groups = ((app, COMMANDS), (reward_model, REWARD_MODEL_COMMANDS), (config, CONFIG_COMMANDS))
