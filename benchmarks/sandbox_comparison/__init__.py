@@ -1,0 +1,1 @@
+"""The same hostile programs in several public engines that run generated code, and in ours."""
