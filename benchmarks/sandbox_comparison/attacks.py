@@ -70,7 +70,12 @@ ATTACKS = (
         "import posix\ndef f(facts):\n    posix.kill(facts['victim'], 9)",
         "victim dead",
     ),
-    Attack("takes 6 GiB of memory within 3 s", "def f(facts):\n    return len(bytearray(facts['bytes']))", "passes", "bytes"),
+    Attack(
+        "takes 6 GiB of memory within 3 s",
+        "def f(facts):\n    return len(bytearray(facts['bytes']))",
+        "passes",
+        "bytes",
+    ),
     Attack("sleeps: the engine does not come back", "import time\ndef f(facts):\n    time.sleep(600)", "hangs"),
     Attack("loops in C: the engine does not come back", "def f(facts):\n    return sum(range(10 ** 13))", "hangs"),
     Attack(
