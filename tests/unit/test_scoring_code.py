@@ -166,6 +166,16 @@ def test_a_command_that_keeps_the_code_in_is_used(reward) -> None:
         assert sandbox.facts.rung == "command" and sandbox.run(Job("f = abs", "f", [-2])) == Outcome("value", 2)
 
 
+@pytest.mark.parametrize("rung", ["bubblewrap", "landlock", "command"])
+def test_no_secret_of_the_environment_goes_in(monkeypatch, rung) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-secret-token")
+    try:
+        setting = confinement(rung, find_interpreter(), Limits(), ("docker",))
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    assert "a-secret-token" not in str(setting)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="to become another user")
 @pytest.mark.parametrize("rung", ["bubblewrap", "landlock"])
 def test_an_ordinary_user_can_use_it(rung) -> None:

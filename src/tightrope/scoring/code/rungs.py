@@ -27,6 +27,8 @@ from tightrope.scoring.code.seccomp import NUMBERS, filter_program
 Rung = Literal["bubblewrap", "landlock", "command"]
 NOBODY = 65534
 TMPFS_BYTES = 4 << 20
+COMMAND_VARIABLES = ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONFIG", "CONTAINER_HOST")
+"""What a container's own program needs; the others may hold secrets, and some programs hand all of them on."""
 CHILD = Path(__file__).with_name("child.py")
 FIX = (
     "install bubblewrap (`apt install bubblewrap` or `pip install tightrope[code]`) where user namespaces are allowed, "
@@ -70,7 +72,8 @@ def confinement(rung: Rung, interpreter: Interpreter, limits: Limits, command: S
         "readable": None,
     }
     if rung == "command":
-        return Confinement(rung, (*command, *child_arguments(doors)), {**os.environ}, warm=False)
+        passed = {name: os.environ[name] for name in COMMAND_VARIABLES if name in os.environ}
+        return Confinement(rung, (*command, *child_arguments(doors)), passed, warm=False)
     if rung == "landlock":
         doors["readable"] = interpreter.readable
         doors["user"] = NOBODY if interpreter.readable_by_all else None

@@ -1,0 +1,1 @@
+"""A small model learns by reinforcement to write functions that pass their tests."""
