@@ -315,7 +315,7 @@ CHOICES = [
     for stage, config in CONFIGS.items()
     for option in options_of(config)
     for word in option.type.split(" | ")
-    if " | " in option.type and len(word) > 3 and word != "null"
+    if " | " in option.type and len(word) > 3 and word != "null" and option.key in KEYS[stage]
 ]
 
 

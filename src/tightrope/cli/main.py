@@ -64,7 +64,7 @@ def build() -> App:
         version=__version__,
     )
     reward_model = App(
-        name="rm", help="Train a reward model, score answers with one, audit it, or serve it.", help_format="plaintext"
+        name="rm", help="Train a reward model; score with it, audit it, serve it.", help_format="plaintext"
     )
     config = App(name="config", help="Explain options, and where a config's values come from.", help_format="plaintext")
     groups = ((app, COMMANDS), (reward_model, REWARD_MODEL_COMMANDS), (config, CONFIG_COMMANDS))
